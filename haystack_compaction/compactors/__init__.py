@@ -1,0 +1,7 @@
+"""
+The strategies, one a file.
+"""
+
+from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
+
+__all__ = ["ToolResultPruningCompactor"]

@@ -1,0 +1,432 @@
+"""
+A conversation as an index of groups, with sums that are kept up when a group goes and never taken again.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from haystack.dataclasses import ChatMessage
+from haystack.token_counters import TokenCounter
+
+from haystack_compaction.arguments import check_messages, check_method
+from haystack_compaction.grouping import Grouping
+from haystack_compaction.groups import MessageGroup, MessageGroupKind
+from haystack_compaction.ledger import Ledger
+from haystack_compaction.metering import Meter
+from haystack_compaction.tally import Tally
+from haystack_compaction.token_counters import EstimatedTokenCounter
+
+
+class MessageIndex:
+    """
+    A structured view of a conversation: groups, turns, steps, the task, and what each costs.
+
+    The index never changes a message, nor the list it was made from. Groups can be excluded, replaced and rewritten;
+    `included_messages()` then gives the shorter conversation. All `included_*` counts are O(1) to read.
+
+    ```python
+    from haystack.dataclasses import ChatMessage
+    from haystack_compaction import MessageIndex
+
+    index = MessageIndex([ChatMessage.from_system("Be brief."), ChatMessage.from_user("Hello")])
+    print([group.kind.value for group in index.groups], index.included_token_count)
+    ```
+    """
+
+    def __init__(
+        self, messages: list[ChatMessage], token_counter: TokenCounter | None = None, *, scale: float = 1.0
+    ) -> None:
+        """
+        Index a conversation. Nothing is measured before it is asked for.
+
+        :param messages: The conversation, oldest first.
+        :param token_counter: The counter to measure with. Defaults to `EstimatedTokenCounter`, which works offline.
+        :param scale: How many of the model's tokens one token of the counter is worth. Triggers compare the model's.
+        :raises TypeError: If an argument is of the wrong type.
+        """
+        self.scale = scale
+        self._originals: list[ChatMessage] = []
+        #: What the messages cost.
+        self.ledger = Ledger(
+            Meter(EstimatedTokenCounter() if token_counter is None else token_counter), self._originals
+        )
+        self._grouping = Grouping(self)
+        self._current: list[ChatMessage | None] | None = None  # made with the first change
+        self._tally = Tally(self.included_groups, self._originals)
+        self._reshaped = False  # whether a group went, so that places are free
+        #: How many groups at the beginning a strategy has done with, so that it need not look at them again. Forgotten
+        #: as soon as one of them changes.
+        self.settled: dict[Hashable, int] = {}
+        check_method("token_counter", self.ledger.meter.token_counter, "count", example="EstimatedTokenCounter()")
+        self.extend(messages)
+
+    def extend(self, messages: list[ChatMessage]) -> None:
+        """
+        Add messages to the end. Only these are looked at.
+
+        :param messages: The new messages, oldest first.
+        :raises TypeError: If an entry is no `ChatMessage`.
+        """
+        check_messages("messages", messages)
+        sort, groups, start = self._grouping.add, self._grouping.groups, len(self._originals)
+        self._originals.extend(messages)
+        sorted_into: list[MessageGroup] = []
+        for position, message in enumerate(messages, start):
+            group = sort(message, position)
+            sorted_into.append(group)
+            if group is not groups[-1]:
+                self.settled.clear()  # a result that came late, for a group further up
+        self.ledger.grow(sorted_into)
+        if self._current is not None:
+            self._current.extend(messages)
+            for position, group in enumerate(sorted_into, start):
+                if group.is_excluded:
+                    self._follow(group, position)
+        self._tally.grow()
+
+    # What there is
+
+    @property
+    def newest_step(self) -> MessageGroup | None:
+        """
+        The group of the newest assistant message: its results are what the model has not seen yet.
+        """
+        return self._grouping.newest_step
+
+    @property
+    def newest_reply_position(self) -> int | None:
+        """
+        Where the newest assistant message stands in the conversation as it was given; None where there is none.
+        """
+        return self._grouping.newest_reply_position
+
+    @property
+    def task_groups(self) -> list[MessageGroup]:
+        """
+        The latest user message that compaction did not write, with the user messages directly before it.
+
+        The only user message is always the task, whoever wrote it.
+        """
+        grouping = self._grouping
+        if grouping.task_groups or grouping.user_note_count != 1 or grouping.last_user_note is None:
+            return grouping.task_groups
+        return [grouping.last_user_note]
+
+    @property
+    def groups(self) -> list[MessageGroup]:
+        """
+        All groups in order, those that went included, each followed by what stands in its place.
+        """
+        return list(self._chain())
+
+    def included_groups(self, start: int = 0) -> list[MessageGroup]:
+        """
+        Return the groups that are still in, oldest first.
+
+        :param start: How many of the groups that were given to leave out at the beginning.
+        :returns: A new list.
+        """
+        return [group for group in self._chain(start) if not group.is_excluded]
+
+    def newest_groups(self) -> Iterator[MessageGroup]:
+        """
+        Go over the groups that are still in, newest first.
+
+        :returns: An iterator, which costs only what is taken from it.
+        """
+        for first in reversed(self._grouping.groups):
+            group: MessageGroup | None = first
+            while group is not None:
+                if not group.is_excluded:
+                    yield group
+                group = group.replacement
+
+    def _chain(self, start: int = 0) -> Iterator[MessageGroup]:
+        for first in self._grouping.groups[start:] if start else self._grouping.groups:
+            group: MessageGroup | None = first
+            while group is not None:
+                yield group
+                group = group.replacement
+
+    def all_messages(self) -> list[ChatMessage]:
+        """
+        Return the conversation as it was given.
+
+        :returns: A new list of the same messages.
+        """
+        return list(self._originals)
+
+    def included_messages(self) -> list[ChatMessage]:
+        """
+        Return the conversation as it is now.
+
+        :returns: A new list; messages that were not rewritten are the same objects as given.
+        """
+        if not self._reshaped:
+            return list(self._originals if self._current is None else self._current)  # type: ignore[arg-type]
+        return [message for message in self._changed() if message is not None]
+
+    def original_at(self, position: int) -> ChatMessage:
+        """
+        Return the message that was given at a place.
+
+        :param position: The place in the conversation.
+        """
+        return self._originals[position]
+
+    def begins(self, messages: Sequence[ChatMessage]) -> bool:
+        """
+        Return whether a list begins with just the messages that were indexed.
+
+        :param messages: A list, usually the same conversation some messages later.
+        :returns: Whether nothing was changed, removed or put in front.
+        """
+        known = self._originals
+        # Compares by identity first and only then by value, so an unchanged beginning costs next to nothing.
+        return len(messages) >= len(known) and messages[: len(known)] == known
+
+    def resembles(self, messages: Sequence[ChatMessage]) -> bool:
+        """
+        Return whether a list seems to begin with the messages that were indexed, without looking at all of them.
+
+        :param messages: A list, usually the same conversation some messages later.
+        :returns: Whether the ends are the same objects. A change in between is not seen.
+        """
+        known = self._originals
+        if not known or len(messages) < len(known):
+            return False
+        last = len(known) - 1
+        return all(messages[place] is known[place] for place in (0, last // 2, last))
+
+    # How much there is
+
+    @property
+    def total_group_count(self) -> int:
+        """
+        How many groups were given.
+        """
+        return len(self._grouping.groups)
+
+    @property
+    def total_message_count(self) -> int:
+        """
+        How many messages were given.
+        """
+        return len(self._originals)
+
+    @property
+    def total_turn_count(self) -> int:
+        """
+        How many turns were given; turn 0 counts if anything but instructions stands before the first user message.
+        """
+        return self._grouping.turn + self._grouping.has_turn_zero
+
+    @property
+    def total_token_count(self) -> int:
+        """
+        What the conversation cost as it was given, in tokens of the counter.
+        """
+        return self.ledger.total
+
+    @property
+    def total_byte_count(self) -> int:
+        """
+        The size of all texts as they were given, in bytes of UTF-8.
+        """
+        return self._tally.byte_sums()[0]
+
+    @property
+    def included_group_count(self) -> int:
+        """
+        How many groups are still in.
+        """
+        return len(self._grouping.groups) - self._tally.groups_gone
+
+    @property
+    def included_message_count(self) -> int:
+        """
+        How many messages are still in.
+        """
+        return len(self._originals) - self._tally.messages_gone
+
+    @property
+    def included_turn_count(self) -> int:
+        """
+        How many turns still have a group in. What compaction wrote, and instructions, make no turn.
+        """
+        return self._tally.turns()
+
+    @property
+    def included_tool_call_group_count(self) -> int:
+        """
+        How many groups with tool calls are still in; a result without its call is none.
+        """
+        return self._tally.tool_groups()
+
+    @property
+    def included_token_count(self) -> int:
+        """
+        What the conversation costs as it is now, in tokens of the counter.
+        """
+        return self.ledger.included
+
+    @property
+    def included_byte_count(self) -> int:
+        """
+        The size of all texts as they are now, in bytes of UTF-8.
+        """
+        return self._tally.byte_sums()[1]
+
+    def tokens_at(self, position: int) -> int:
+        """
+        Return what the message at a place costs as it is now; measured when first asked for.
+
+        :param position: The place in the conversation.
+        :returns: Tokens of the counter.
+        :raises CounterError: If the counter fails.
+        """
+        return self.ledger.at(position)
+
+    def tokens_of(self, group: MessageGroup) -> int:
+        """
+        Return what a group costs, or did when it went; measured when first asked for.
+
+        :param group: A group of this index.
+        :returns: Tokens of the counter.
+        :raises CounterError: If the counter fails.
+        """
+        if group.is_excluded:
+            self.ledger.settle()
+            return group.excluded_tokens
+        return self.ledger.of(group)
+
+    # Changing it
+
+    def exclude(self, group: MessageGroup, reason: str) -> None:
+        """
+        Take a group out of the conversation.
+
+        :param group: A group of this index; one that is out already stays as it is.
+        :param reason: Why, in a few words.
+        :raises ValueError: If the group belongs to another index.
+        """
+        self._check_owner(group)
+        if group.is_excluded:
+            return
+        group.excluded_tokens = 0
+        self.ledger.remove(group)
+        self._tally.leave(group)
+        current = self._changed()
+        for position in group.positions:
+            current[position] = None
+        group.is_excluded, group.exclude_reason = True, reason
+        self._reshaped = True
+
+    def replace(self, groups: Sequence[MessageGroup], messages: Sequence[ChatMessage], reason: str) -> MessageGroup:
+        """
+        Put messages in the place of groups: the first at the place of the oldest message that goes, and so on.
+
+        :param groups: Groups of this index; one that went already only lends its place.
+        :param messages: What stands there instead, no more messages than the groups hold.
+        :param reason: Why, in a few words.
+        :returns: The new group.
+        :raises ValueError: If there is no group, no message or no place for one, or something else took the place.
+        """
+        for group in groups:
+            self._check_owner(group)
+        places = sorted(position for group in groups for position in group.positions)
+        if not 0 < len(messages) <= len(places):
+            raise ValueError(
+                f"`messages` must be at least one and at most as many as the {len(places)} that `groups` hold, got "
+                f"{len(messages)}."
+            )
+        if any(group.replacement is not None for group in groups):
+            raise ValueError("`groups` must not hold one whose place is taken. Replace what stands there now.")
+        oldest = min(groups, key=lambda group: group.positions[0])
+        for group in groups:
+            self.exclude(group, reason)
+        new = Grouping(self).add(messages[0], places[0])
+        new.messages, new.positions = list(messages), places[: len(messages)]
+        new.turn_index = None if new.kind is MessageGroupKind.SYSTEM else oldest.turn_index
+        oldest.replacement = new
+        self._include(new)
+        return new
+
+    def rewrite(self, group: MessageGroup, position: int, message: ChatMessage, *, tokens: int | None = None) -> None:
+        """
+        Put a shorter form of a message in its place; its group stays what it is.
+
+        :param group: A group of this index that is still in.
+        :param position: Where the message stands in the conversation.
+        :param message: The same message with other content.
+        :param tokens: What it costs, if that was measured already.
+        :raises ValueError: If the group belongs to another index, is not in, or has no message there.
+        """
+        self._check_owner(group)
+        if group.is_excluded or position not in group.positions:
+            raise ValueError(
+                f"`position` must be one of the group's that is still in, got {position} of {group.positions}."
+            )
+        place = group.positions.index(position)
+        after = self.ledger.if_rewritten(group, position, message) if tokens is None else tokens
+        self._tally.rewrite(group.messages[place], message)
+        self.ledger.rewrite(position, after)
+        self._changed()[position] = message
+        group.messages[place] = message
+
+    def reset(self) -> None:
+        """
+        Take back all changes, so that the conversation is again as it was given.
+        """
+        if self._current is None:
+            return
+        for group in self._grouping.groups:
+            group.replacement = None
+            group.is_excluded, group.exclude_reason = False, None
+            group.messages = [self._originals[position] for position in group.positions]
+        self.ledger.reset()
+        self.settled.clear()
+        self._tally.reset()
+        self._current, self._reshaped = None, False
+
+    def committed(self) -> "MessageIndex":
+        """
+        Return an index for which the conversation as it is now is the one that was given. Nothing is measured again.
+
+        :returns: This index where nothing but rewriting happened, else a new one.
+        """
+        if not self._reshaped:
+            for position in self.ledger.commit():
+                self._originals[position] = self._changed()[position] or self._originals[position]
+            self._current = None
+            self._tally.grow()
+            return self
+        index = MessageIndex(self.included_messages(), self.ledger.meter.token_counter, scale=self.scale)
+        kept = (position for position, message in enumerate(self._changed()) if message is not None)
+        index.ledger.carry_over(self.ledger, kept)
+        return index
+
+    # Keeping the sums
+
+    def _follow(self, group: MessageGroup, position: int) -> None:
+        """Let a result that comes late go the way of its group."""
+        self.ledger.remove_late(group, position)
+        self._tally.messages_gone += 1
+        self._changed()[position] = None
+
+    def _include(self, group: MessageGroup) -> None:
+        """Book a group that stands in the place of others."""
+        self.ledger.insert(group)
+        current = self._changed()
+        for position, message in zip(group.positions, group.messages, strict=True):
+            current[position] = message
+        self._tally.join(group)
+
+    def _changed(self) -> list[ChatMessage | None]:
+        """The conversation as it is now, place by place."""
+        if self._current is None:
+            self._current = list(self._originals)
+        return self._current
+
+    def _check_owner(self, group: MessageGroup) -> None:
+        if group.owner is not self:
+            raise ValueError("`group` must be a group of this index; groups of another one mean other messages.")

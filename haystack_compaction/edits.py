@@ -1,0 +1,158 @@
+"""
+What a compactor decided, as data: for each place of the conversation that changes, what stands there afterwards.
+
+A compactor proposes edits; `apply_edit` is the only function that carries one out.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from haystack.dataclasses import ChatMessage
+
+from haystack_compaction.conversation import MessageIndex
+from haystack_compaction.groups import MessageGroup
+from haystack_compaction.marks import SEPARATOR, marked
+from haystack_compaction.prompts import SEPARATOR as SEPARATOR_TEXT
+
+
+class Action(str, Enum):  # noqa: UP042 - as Haystack's own enums
+    """
+    What happens to a group.
+    """
+
+    #: A tool result's content becomes a placeholder.
+    PRUNE = "prune"
+
+    #: A tool call's arguments are cut.
+    CLEAR = "clear"
+
+    #: A newest result is cut to head and tail, because it does not fit.
+    CUT = "cut"
+
+    #: Messages become one short line.
+    COLLAPSE = "collapse"
+
+    #: A tool result moves to a store and leaves a pointer.
+    OFFLOAD = "offload"
+
+    #: A model's summary takes the place of messages.
+    SUMMARIZE = "summarize"
+
+    #: Messages go.
+    DROP = "drop"
+
+
+class Edit(NamedTuple):
+    """
+    One change: which groups, and what takes their place.
+
+    :param action: What happens.
+    :param groups: The groups that it happens to.
+    :param reason: Why, in a few words.
+    :param messages: What stands in the place of the groups, or, with `position`, of one message.
+    :param position: Where the message of the only group stands that is rewritten; None where whole groups go.
+    :param tokens: What a rewritten message costs, if that was measured already.
+    :param freed_tokens: What the edit freed, in tokens of the counter; known once it was applied.
+    """
+
+    action: Action
+    groups: tuple[MessageGroup, ...]
+    reason: str
+    messages: tuple[ChatMessage, ...] = ()
+    position: int | None = None
+    tokens: int | None = None
+    freed_tokens: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """
+        Return the edit as plain data, without content.
+
+        :returns: Action, reason, the positions that it touches and what it freed.
+        """
+        groups = self.groups
+        positions = (
+            [position for group in groups for position in group.positions] if self.position is None else [self.position]
+        )
+        return {
+            "action": self.action.value,
+            "reason": self.reason,
+            "kinds": [group.kind.value for group in groups],
+            "positions": sorted(positions),
+            "freed_tokens": self.freed_tokens,
+        }
+
+
+def drop(group: MessageGroup, reason: str) -> Edit:
+    """
+    Return the edit that removes a group.
+
+    :param group: The group.
+    :param reason: Why, in a few words.
+    :returns: The edit.
+    """
+    return Edit(Action.DROP, (group,), reason)
+
+
+def rewrite(
+    action: Action, group: MessageGroup, position: int, message: ChatMessage, *, reason: str, tokens: int | None = None
+) -> Edit:
+    """
+    Return the edit that puts a shorter form of a message in its place.
+
+    :param action: What happens to it.
+    :param group: Its group.
+    :param position: Where the message stands in the conversation.
+    :param message: The shorter form.
+    :param reason: Why, in a few words.
+    :param tokens: What it costs, if that was measured already.
+    :returns: The edit.
+    """
+    freed = 0 if tokens is None else group.owner.tokens_at(position) - tokens
+    return Edit(action, (group,), reason, (message,), position, tokens, freed)
+
+
+def substitute(action: Action, groups: Sequence[MessageGroup], message: ChatMessage, *, reason: str) -> Edit:
+    """
+    Return the edit that puts one message in the place of groups.
+
+    :param action: What happens to them.
+    :param groups: The groups.
+    :param message: What stands at the place of their oldest message.
+    :param reason: Why, in a few words.
+    :returns: The edit.
+    """
+    return Edit(action, tuple(groups), reason, messages=(message,))
+
+
+def apply_edit(index: MessageIndex, edit: Edit) -> Edit:
+    """
+    Carry an edit out.
+
+    :param index: The conversation.
+    :param edit: The change.
+    :returns: The same edit, which now knows what it freed.
+    """
+    if edit.position is not None and edit.tokens is not None:
+        # All is known, and this is done for each of a thousand results.
+        index.rewrite(edit.groups[0], edit.position, edit.messages[0], tokens=edit.tokens)
+        return edit
+    before = index.included_token_count
+    if edit.position is not None:
+        index.rewrite(edit.groups[0], edit.position, edit.messages[0])
+    elif edit.messages:
+        index.replace(edit.groups, edit.messages, edit.reason)
+    else:
+        for group in edit.groups:
+            index.exclude(group, edit.reason)
+    freed = before - index.included_token_count
+    return Edit(edit.action, edit.groups, edit.reason, edit.messages, edit.position, edit.tokens, freed)
+
+
+def separator() -> ChatMessage:
+    """
+    Return the line that stands between two user messages which a removal would make neighbours.
+
+    :returns: A user message that is known as compaction's own.
+    """
+    return ChatMessage.from_user(SEPARATOR_TEXT, meta=marked({}, SEPARATOR))

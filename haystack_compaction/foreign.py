@@ -1,0 +1,137 @@
+"""
+Somebody else's compactor, Haystack's own included, as one of ours.
+
+It is given a list and returns one, so it is asked through a request, like a model. What it returns is checked as a
+whole before it is taken.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from haystack.dataclasses import ChatMessage
+from haystack.token_counters import TokenCounter
+
+from haystack_compaction.arguments import check_messages, check_method
+from haystack_compaction.compactor import Compactor, unchanged
+from haystack_compaction.conversation import MessageIndex
+from haystack_compaction.edits import Action, Edit
+from haystack_compaction.errors import CompactorError
+from haystack_compaction.outcome import Outcome, Reason, Size
+from haystack_compaction.steps import Call, Steps, ask
+from haystack_compaction.validity import broken_rule_of_list
+
+
+class CompactorLike(Protocol):
+    """
+    What a compactor must offer to be usable here; Haystack's `Compactor` does.
+    """
+
+    def compact(
+        self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
+    ) -> list[ChatMessage] | None:
+        """
+        Return a shorter conversation, or None to leave it as it is.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignCompactor(Compactor):
+    """
+    A compactor that knows nothing of groups and edits.
+
+    :param compactor: The object to ask.
+    """
+
+    compactor: Any
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_method("compactor", self.compactor, "compact", example="ToolResultPruningCompactor()")
+
+    @property
+    def name(self) -> str:
+        """
+        The name of the class that is asked.
+        """
+        return type(self.compactor).__name__
+
+    def goal(self, target_tokens: int | None) -> Any:
+        """
+        Return how far to go, which a foreign compactor must be told in tokens.
+
+        :param target_tokens: The caller's budget.
+        :returns: The goal.
+        :raises ValueError: If there is no budget.
+        """
+        if target_tokens is None:
+            raise ValueError(f"{self.name} needs `target_tokens`: it has no trigger or target of its own.")
+        return super().goal(target_tokens)
+
+    def _pass(self, index: MessageIndex, target_tokens: int | None) -> Steps[Outcome]:
+        goal, before = self.goal(target_tokens), Size.of(index)
+        if goal.met(index):
+            return unchanged(index, self.name, Reason.FITS, target_tokens=target_tokens, before=before)
+        counter = index.ledger.meter.token_counter
+        arguments = {"messages": index.all_messages(), "target_tokens": target_tokens, "token_counter": counter}
+        answer = yield from ask(Call(self.compactor.compact, _async_twin(self.compactor), arguments))
+        if answer is None:
+            return unchanged(index, self.name, Reason.NOTHING_MAY_GO, target_tokens=target_tokens, before=before)
+        return self._accepted(index, answer, before, target_tokens)
+
+    def _accepted(self, index: MessageIndex, answer: Any, before: Size, target_tokens: int | None) -> Outcome:
+        """Check what came back, and take it if it is valid and smaller."""
+        try:
+            check_messages("compact()", answer)
+        except TypeError as error:
+            raise CompactorError(f"{self.name} returned no conversation: {error}") from error
+        after = MessageIndex(answer, index.ledger.meter.token_counter, scale=index.scale)
+        broken = broken_rule_of_list(index, after)
+        if broken is not None:
+            raise CompactorError(f"{self.name} broke a rule: {broken}. The conversation is left as it was.")
+        if after.total_token_count >= before.tokens:
+            return unchanged(index, self.name, Reason.NO_GAIN, target_tokens=target_tokens, before=before)
+        return Outcome(
+            messages=list(answer),
+            reason=Reason.COMPACTED,
+            before=before,
+            after=Size.of(after),
+            strategy=self.name,
+            target_tokens=target_tokens,
+            edits=tuple(_edits_seen(index, answer, self.name)),
+            index=after,
+        )
+
+
+def as_compactor(name: str, value: Any) -> Compactor:
+    """
+    Return any compactor as one of ours.
+
+    :param name: The argument's name, as the caller wrote it.
+    :param value: A compactor of ours, of Haystack's, or anything with the same `compact` method.
+    :returns: The same object if it is ours, else one that asks it.
+    :raises TypeError: If `value` has no `compact` method, or is a class instead of an instance.
+    """
+    check_method(name, value, "compact", example="ToolResultPruningCompactor()")
+    return value if isinstance(value, Compactor) else ForeignCompactor(compactor=value)
+
+
+def _async_twin(compactor: Any) -> Callable[..., Awaitable[Any]] | None:
+    """The async form of `compact`, unless it is the one of Haystack's protocol, which only calls `compact`."""
+    twin = getattr(compactor, "compact_async", None)
+    # A thread keeps the event loop free; the inherited form would not.
+    return None if getattr(twin, "__qualname__", "") == "Compactor.compact_async" else twin
+
+
+def _edits_seen(index: MessageIndex, answer: Sequence[ChatMessage], name: str) -> list[Edit]:
+    """What can be told of a list from outside: which groups went altogether, and which were changed."""
+    left = {id(message) for message in answer}
+    edits = []
+    for group in index.included_groups():
+        here = [id(message) in left for message in group.messages]
+        if all(here):
+            continue
+        action = Action.PRUNE if any(here) else Action.DROP
+        edits.append(Edit(action, (group,), f"by {name}"))
+    return edits
