@@ -83,6 +83,7 @@ class Report(NamedTuple):
     :param tokens_after: The size of the request afterwards, in the model's tokens.
     :param context_tokens: What the Agent's `context_tokens` has to be now; None: as it is.
     :param has_cuts: Whether a newest result was cut to fit.
+    :param tried: How the strategy's own pass ended, before any cut.
     :param warnings: What the user should be told, once a run.
     """
 
@@ -92,6 +93,7 @@ class Report(NamedTuple):
     tokens_after: float = 0.0
     context_tokens: int | None = None
     has_cuts: bool = False
+    tried: Reason = Reason.FITS
     warnings: tuple[str, ...] = ()
 
 
@@ -155,7 +157,8 @@ class Compaction:
         index = self._index(record, messages, only_resembling=untouched)
         schemas = self._schema_tokens(record, tools)
         size = request_size(_local_counts(index, schemas), usage, context_tokens)
-        if untouched and size.tokens >= self.window.start_tokens and not index.begins(messages):
+        may_write = size.tokens >= self.window.start_tokens or self.max_result_tokens is not None
+        if untouched and may_write and not index.begins(messages):
             index = self._index(record, messages, only_resembling=False)
             size = request_size(_local_counts(index, schemas), usage, context_tokens)
         record.index = index
@@ -201,15 +204,21 @@ class Compaction:
         tokens_after = size.tokens - size.scale * outcome.freed_tokens
         always = self.max_result_tokens is not None
         if index is None or not (always or tokens_after > self.window.tokens):
-            return Report(outcome, triggered, size, tokens_after)
+            return Report(outcome, triggered, size, tokens_after, tried=outcome.reason)
         newest = _newest_result_tokens(index)
         room = newest - int((tokens_after - self.window.tokens) / size.scale) - 1
         limit = self.window.tokens / 2 if self.max_result_tokens is None else self.max_result_tokens
         before = index.included_token_count
-        cuts = cut_newest_results(index, room_tokens=room, limit_tokens=int(limit / size.scale), always=always)
+        cuts = cut_newest_results(
+            index,
+            room_tokens=room,
+            limit_tokens=int(limit / size.scale),
+            always=always,
+            is_kept=self.compactor.is_pinned,
+        )
         if not cuts:
-            return Report(outcome, triggered, size, tokens_after)
-        freed = before - index.included_token_count
+            return Report(outcome, triggered, size, tokens_after, tried=outcome.reason)
+        freed, tried = before - index.included_token_count, outcome.reason
         outcome = replace(
             outcome,
             messages=index.included_messages(),
@@ -218,14 +227,14 @@ class Compaction:
             edits=(*outcome.edits, *cuts),
         )
         size = size._replace(after=size.after - size.scale * freed)
-        return Report(outcome, triggered, size, tokens_after - size.scale * freed, has_cuts=True)
+        return Report(outcome, triggered, size, tokens_after - size.scale * freed, has_cuts=True, tried=tried)
 
     def _remembered(
         self, record: RunRecord, messages: list[ChatMessage], report: Report, context_tokens: int
     ) -> Report:
         """Bring the record up to date, and leave only those warnings that were not given yet."""
         outcome, accounted = report.outcome, None
-        if outcome.reason in _AT_REST:
+        if report.tried in _AT_REST and not report.has_cuts:
             return report
         if outcome.compacted and outcome.index is not None:
             record.index = outcome.index.committed()
@@ -236,9 +245,9 @@ class Compaction:
         warnings = record.first_of_its_kind("cut", _RESULT_CUT) if report.has_cuts else ()
         for failure in outcome.failures:
             warnings += record.first_of_its_kind("failure", failure)
-        if report.tokens_after > self.window.goal_tokens:
+        if report.tried not in _AT_REST and report.tokens_after > self.window.goal_tokens:
             record.retry_at = self._retry_at(report)
-            if report.tokens_after >= self.window.start_tokens and outcome.reason in _DONE_WHAT_MAY_BE:
+            if report.tokens_after >= self.window.start_tokens and report.tried in _DONE_WHAT_MAY_BE:
                 warnings += record.first_of_its_kind("size", _TOO_LARGE)
         return report._replace(outcome=outcome, context_tokens=accounted, warnings=warnings)
 

@@ -5,7 +5,7 @@ The model has not seen these results yet, so they are never pruned whole, and th
 still prune or offload what is left of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCallResult
 
@@ -20,7 +20,14 @@ from haystack_compaction.prompts import RESULT_CUT_MARK
 _MIN_KEPT_TOKENS = 64
 
 
-def cut_newest_results(index: MessageIndex, *, room_tokens: int, limit_tokens: int, always: bool) -> list[Edit]:
+def cut_newest_results(
+    index: MessageIndex,
+    *,
+    room_tokens: int,
+    limit_tokens: int,
+    always: bool,
+    is_kept: Callable[[ChatMessage], bool],
+) -> list[Edit]:
     """
     Cut the results of the newest step that do not fit.
 
@@ -28,6 +35,7 @@ def cut_newest_results(index: MessageIndex, *, room_tokens: int, limit_tokens: i
     :param room_tokens: What all of the newest results together may cost, in tokens of the counter.
     :param limit_tokens: What one result may cost at most.
     :param always: Whether the limit holds even where everything fits.
+    :param is_kept: Tells which messages stay whatever happens.
     :returns: The edits that were carried out.
     """
     group = index.newest_step
@@ -44,7 +52,7 @@ def cut_newest_results(index: MessageIndex, *, room_tokens: int, limit_tokens: i
     limit = max(limit, _MIN_KEPT_TOKENS)
     edits = []
     for position, tokens in sizes.items():
-        if tokens > limit:
+        if tokens > limit and not is_kept(group.messages[group.positions.index(position)]):
             shorter = _cut_to(index, group, position, limit)
             if shorter is not None:
                 edits.append(apply_edit(index, shorter))
