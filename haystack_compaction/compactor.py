@@ -238,10 +238,11 @@ class Compactor:
         goal, before = self.goal(target_tokens), Size.of(index)
         if goal.met(index):
             return unchanged(index, self.name, Reason.FITS, target_tokens=goal.target_tokens, before=before)
+        pinned = self.pinned_groups(index)
         edits = yield from self.decide(index, goal)
         if not edits:
             return unchanged(index, self.name, Reason.NOTHING_MAY_GO, target_tokens=goal.target_tokens, before=before)
-        broken = broken_rule(index, edits, self.allowance)
+        broken = broken_rule(index, edits, self.allowance, pinned)
         if broken is not None:
             raise CompactorError(f"{self.name} broke a rule: {broken}. The conversation is left as it was.")
         if not is_smaller(index, before.tokens):
@@ -401,7 +402,7 @@ def is_smaller(index: MessageIndex, before_tokens: int) -> bool:
     meter = index.ledger.meter
     if meter.additive:
         return index.included_token_count < before_tokens
-    if not all(group.is_whole for group in index.included_groups()):
+    if not all(group.is_whole for group in index.groups):
         # A counter of unknown kind must not be given a broken conversation, and what edits freed is known anyway.
         return index.included_token_count < before_tokens
     return meter.count(index.included_messages()) < meter.count(index.all_messages())

@@ -2,7 +2,8 @@
 The doors without an Agent: a function for any list, and a component for pipelines.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from haystack import component, logging
@@ -190,7 +191,7 @@ class ChatMessageCompactor(HandsOnLifecycle):
         :raises TypeError: If an argument is of the wrong type.
         :raises ValueError: If `target_tokens` is negative.
         """
-        return self._answer(drive(self._steps(messages, target_tokens, tools)), messages)
+        return self._answer(*drive(self._steps(messages, target_tokens, tools)), messages)
 
     @component.output_types(messages=list[ChatMessage], report=dict[str, Any])
     async def run_async(
@@ -206,23 +207,28 @@ class ChatMessageCompactor(HandsOnLifecycle):
         :raises TypeError: If an argument is of the wrong type.
         :raises ValueError: If `target_tokens` is negative.
         """
-        return self._answer(await drive_async(self._steps(messages, target_tokens, tools)), messages)
+        return self._answer(*await drive_async(self._steps(messages, target_tokens, tools)), messages)
 
-    def _steps(self, messages: list[ChatMessage], target_tokens: int | None, tools: ToolsType | None) -> Steps[Outcome]:
+    def _steps(
+        self, messages: list[ChatMessage], target_tokens: int | None, tools: ToolsType | None
+    ) -> Steps[tuple[Outcome, Sequence[str]]]:
         check_messages("messages", messages)
         check_optional_int("target_tokens", target_tokens, minimum=0, why="Use 0 for as small as it can get.")
         target = self.target_tokens if target_tokens is None else target_tokens
         if target is None and self.context_window is not None:
             flat_tools = flatten_tools_or_toolsets(tools) if tools else []
             # What was reported with the last reply may belong to a request that was shortened: it is not used here.
-            return _outcome_of(self._compaction.steps(RunRecord(), messages, tools=flat_tools))
-        return self._compactor.steps(MessageIndex(messages, self.token_counter), target)
+            return _of_report(self._compaction.steps(RunRecord(), messages, tools=flat_tools))
+        return _of_outcome(self._compactor.steps(MessageIndex(messages, self.token_counter), target))
 
-    def _answer(self, outcome: Outcome, messages: list[ChatMessage]) -> dict[str, Any]:
-        shorter = _told(outcome, messages)
+    def _answer(self, outcome: Outcome, warnings: Sequence[str], messages: list[ChatMessage]) -> dict[str, Any]:
+        for warning in warnings:
+            logger.warning("{warning}", warning=warning)
+        shorter = outcome.messages if outcome.compacted else messages
         if self.on_compaction is not None and outcome.reason is not Reason.FITS:
             try:
-                self.on_compaction(outcome)
+                # Without the index, which a listener could change.
+                self.on_compaction(replace(outcome, index=None))
             except Exception as error:  # noqa: BLE001 - a listener must not end a pipeline's run
                 logger.warning("`on_compaction` raised {kind}: {error}", kind=type(error).__name__, error=error)
         return {"messages": shorter, "report": outcome.to_dict()}
@@ -253,6 +259,11 @@ class ChatMessageCompactor(HandsOnLifecycle):
         return settings_from_dict(cls, data, functions=("on_compaction",))
 
 
-def _outcome_of(steps: Steps[Report]) -> Steps[Outcome]:
+def _of_report(steps: Steps[Report]) -> Steps[tuple[Outcome, Sequence[str]]]:
     report = yield from steps
-    return report.outcome
+    return report.outcome, report.warnings
+
+
+def _of_outcome(steps: Steps[Outcome]) -> Steps[tuple[Outcome, Sequence[str]]]:
+    outcome = yield from steps
+    return outcome, [f"The conversation was not compacted. {failure}" for failure in outcome.failures]

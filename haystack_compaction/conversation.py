@@ -2,7 +2,7 @@
 A conversation as an index of groups, with sums that are kept up when a group goes and never taken again.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from haystack.dataclasses import ChatMessage
 from haystack.token_counters import TokenCounter
@@ -53,9 +53,7 @@ class MessageIndex:
         self._current: list[ChatMessage | None] | None = None  # made with the first change
         self._tally = Tally(self.included_groups, self._originals)
         self._reshaped = False  # whether a group went, so that places are free
-        #: How many groups at the beginning a strategy has done with, so that it need not look at them again. Forgotten
-        #: as soon as one of them changes.
-        self.settled: dict[Hashable, int] = {}
+        self._settled: dict[int, tuple[object, int]] = {}
         check_method("token_counter", self.ledger.meter.token_counter, "count", example="EstimatedTokenCounter()")
         self.extend(messages)
 
@@ -74,7 +72,7 @@ class MessageIndex:
             group = sort(message, position)
             sorted_into.append(group)
             if group is not groups[-1]:
-                self.settled.clear()  # a result that came late, for a group further up
+                self._settled.clear()  # a result that came late, for a group further up
         self.ledger.grow(sorted_into)
         if self._current is not None:
             self._current.extend(messages)
@@ -196,6 +194,24 @@ class MessageIndex:
             return False
         last = len(known) - 1
         return all(messages[place] is known[place] for place in (0, last // 2, last))
+
+    def settle(self, strategy: object, group_count: int) -> None:
+        """
+        Remember how many groups at the beginning a strategy has done with. Forgotten as soon as one of them changes.
+
+        :param strategy: The strategy, told apart from others by its identity.
+        :param group_count: How many groups it need not look at again.
+        """
+        self._settled[id(strategy)] = (strategy, group_count)
+
+    def settled_by(self, strategy: object) -> int:
+        """
+        Return how many groups at the beginning a strategy has done with.
+
+        :param strategy: The strategy.
+        """
+        known = self._settled.get(id(strategy))
+        return known[1] if known is not None and known[0] is strategy else 0
 
     # How much there is
 
@@ -329,8 +345,10 @@ class MessageIndex:
         :param messages: What stands there instead, no more messages than the groups hold.
         :param reason: Why, in a few words.
         :returns: The new group.
+        :raises TypeError: If an entry of `messages` is no `ChatMessage`.
         :raises ValueError: If there is no group, no message or no place for one, or something else took the place.
         """
+        check_messages("messages", list(messages))
         for group in groups:
             self._check_owner(group)
         places = sorted(position for group in groups for position in group.positions)
@@ -384,7 +402,7 @@ class MessageIndex:
             group.is_excluded, group.exclude_reason = False, None
             group.messages = [self._originals[position] for position in group.positions]
         self.ledger.reset()
-        self.settled.clear()
+        self._settled.clear()
         self._tally.reset()
         self._current, self._reshaped = None, False
 

@@ -141,7 +141,7 @@ class Grouping:
             group = self._new(MessageGroupKind.TOOL_CALL, message, position)
             group.is_orphan = True
             return group
-        loose = self._take_loose_reasoning()
+        loose = [] if group.is_excluded else self._take_loose_reasoning()
         if loose:
             _absorb(group, loose)
             self.newest_step = group

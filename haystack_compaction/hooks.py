@@ -233,7 +233,8 @@ class CompactionHook(HandsOnLifecycle):
         _set_tags(report, compaction)
         if self.on_compaction is not None and outcome.reason not in (Reason.FITS, Reason.BACKED_OFF):
             try:
-                self.on_compaction(outcome)
+                # Without the index, which is this run's memory.
+                self.on_compaction(replace(outcome, index=None))
             except Exception as error:  # noqa: BLE001 - a listener must not end an Agent's run
                 _warn_once(record, "on_compaction", f"`on_compaction` raised {type(error).__name__}: {error}")
 
@@ -274,6 +275,13 @@ class CompactionHook(HandsOnLifecycle):
 
     def __hash__(self) -> int:
         return hash((type(self), self.context_window, self.compact_at, self.compact_to))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is remembered of runs belongs to this process.
+        return {**self.__dict__, "_records": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "_records": WeakKeyDictionary()})
 
     def __repr__(self) -> str:
         return f"CompactionHook({self.compactor!r}, context_window={self.context_window})"

@@ -232,7 +232,7 @@ class Ledger:
     def _new_in_groups(self) -> int:
         """What is new, by a counter that takes no single messages: the whole at first, then the groups that grew."""
         new = dict.fromkeys(map(self._group_at, range(self._counted, len(self._tokens))))
-        if not self._counted and all(group.is_whole or group.is_pending for group in new):
+        if not self._counted and all(group.is_whole for group in new):
             return self.meter.count(list(self._messages))
         before = [position for group in new for position in group.positions if position < self._counted]
         known = sum(self._tokens[position] for position in before if self._tokens[position] != _UNMEASURED)

@@ -38,9 +38,6 @@ class Reason(str, Enum):  # noqa: UP042 - as Haystack's own enums
     #: A pass that would fire waits until the conversation has grown.
     BACKED_OFF = "backed_off"
 
-    #: Compaction is switched off for this run.
-    DISABLED = "disabled"
-
 
 class Size(NamedTuple):
     """

@@ -5,6 +5,7 @@ The same objects serve as triggers ("start?") and as targets ("far enough?"). Th
 plain importable function `(MessageIndex) -> bool` may be used wherever one is taken.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -403,6 +404,8 @@ def check_condition(name: str, value: Any) -> None:
     """
     if isinstance(value, type):
         raise TypeError(f"`{name}` must be an instance, got the class {value.__name__}. Write `{value.__name__}(...)`.")
+    if inspect.iscoroutinefunction(value):
+        raise TypeError(f"`{name}` must be a plain function, got a coroutine function: nothing would await it.")
     if not callable(value):
         raise TypeError(
             f"`{name}` must be a trigger such as `TokensExceed(8000)` or a function of a `MessageIndex`, got {value!r}."

@@ -5,14 +5,14 @@ Edits of ours work on whole groups, so it is enough to look at what was edited: 
 conversation. A list that somebody else's compactor returned is looked at whole.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from haystack.dataclasses import ChatMessage, ToolCall, ToolCallResult
 
 from haystack_compaction.content import ContentPart, content_parts
 from haystack_compaction.conversation import MessageIndex
-from haystack_compaction.edits import Edit
+from haystack_compaction.edits import Action, Edit
 from haystack_compaction.groups import MessageGroup, MessageGroupKind
 
 
@@ -29,22 +29,27 @@ class Allowance:
     newest_step: bool = False
 
 
-def broken_rule(index: MessageIndex, edits: Iterable[Edit], allowance: Allowance) -> str | None:
+def broken_rule(
+    index: MessageIndex, edits: Iterable[Edit], allowance: Allowance, pinned: Collection[MessageGroup] = ()
+) -> str | None:
     """
     Return the rule that a list of edits breaks, and where.
 
     :param index: The conversation, with the edits carried out.
     :param edits: What was changed.
     :param allowance: What the caller allowed.
+    :param pinned: Groups that stay whatever happens.
     :returns: A sentence, or None where all rules are kept.
     """
     for edit in edits:
         if edit.position is not None:
-            broken = _changed_exchange(index.original_at(edit.position), edit.messages[0])
+            broken = _broken_by_rewriting(index, edit)
             if broken:
                 return f"message {edit.position} {broken}"
             continue
         for group in edit.groups:
+            if group in pinned:
+                return f"what is pinned must stay (messages {group.positions})"
             for rule in _RULES_OF_REMOVAL:
                 broken = rule(index, group, allowance)
                 if broken:
@@ -75,10 +80,21 @@ _RULES_OF_REMOVAL: tuple[Callable[[MessageIndex, MessageGroup, Allowance], str |
 )
 
 
+def _broken_by_rewriting(index: MessageIndex, edit: Edit) -> str | None:
+    group = edit.groups[0]
+    if group.kind is not MessageGroupKind.TOOL_CALL:
+        return "is no tool exchange, and only those may be rewritten in their place"
+    if group is index.newest_step and edit.action is not Action.CUT:
+        return "is of the newest step, which must stay as it is"
+    return _changed_exchange(index.original_at(edit.position or 0), edit.messages[0])
+
+
 def _changed_exchange(before: ChatMessage, after: ChatMessage) -> str | None:
     """A rewritten message still makes the same calls and answers the same calls, for the same speaker."""
     if before.role is not after.role or before.name != after.name:
         return "must keep its role and name"
+    if not before.meta.keys() <= after.meta.keys():
+        return "must keep its metadata"
     if not _same_exchanges(content_parts(before), content_parts(after)):
         return "must keep its calls and results, with their ids, argument names and error flags"
     return None
@@ -122,10 +138,16 @@ def broken_rule_of_list(before: MessageIndex, after: MessageIndex) -> str | None
         if not group.is_whole and not any(id(message) in already for message in group.messages):
             what = "a result has no call" if group.is_orphan else "a call has no result"
             return f"{what} (messages {group.positions} of what was returned)"
+    order = {id(message): place for place, message in enumerate(before.included_messages())}
+    kept = [order[id(message)] for message in after.included_messages() if id(message) in order]
+    if kept != sorted(kept):
+        return "the messages that stay must keep their order"
     if before.task_groups and not _same_task(before.task_groups, after.task_groups):
         return "the task must stay: the latest message of the user is no longer the same"
     return None
 
 
 def _same_task(before: Sequence[MessageGroup], after: Sequence[MessageGroup]) -> bool:
-    return bool(after) and before[-1].messages[-1] == after[-1].messages[-1]
+    ours = [message for group in before for message in group.messages]
+    theirs = [message for group in after for message in group.messages]
+    return ours == theirs[-len(ours) :]

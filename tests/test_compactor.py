@@ -23,6 +23,7 @@ from haystack_compaction import (
     Reason,
     TokensBelow,
     TokensExceed,
+    ToolResultPruningCompactor,
     apply_compaction,
     apply_compaction_async,
     apply_edit,
@@ -267,3 +268,99 @@ class TestReplacedGroups:
         one, other = MessageIndex(talk(2)), MessageIndex(talk(2))
         with pytest.raises(ValueError, match="`group`"):
             one.exclude(other.groups[0], "old")
+
+
+class TestWhatStaysWhateverIsProposed:
+    @pytest.mark.parametrize("place", [0, 1], ids=["instructions", "task"])
+    def test_instructions_and_task_are_not_rewritten_either(self, place: int) -> None:
+        @dataclass(frozen=True, kw_only=True)
+        class RewritesAt(Compactor):
+            def propose(self, index: MessageIndex) -> Iterable[Edit]:
+                group = index.groups[place]
+                yield Edit(Action.PRUNE, (group,), "shorter", (U("x"),), group.positions[0])
+
+        messages = [S(WORDS), U(WORDS), *steps("a", "b")]
+        assert outcome(RewritesAt(), messages, 0).reason is Reason.FAILED
+
+    def test_the_newest_result_is_not_pruned(self) -> None:
+        @dataclass(frozen=True, kw_only=True)
+        class PrunesNewest(Compactor):
+            def propose(self, index: MessageIndex) -> Iterable[Edit]:
+                group = index.newest_step
+                yield Edit(Action.PRUNE, (group,), "shorter", (T("b", "x"),), group.positions[1])
+
+        assert outcome(PrunesNewest(), [U("go"), *steps("a", "b")], 0).reason is Reason.FAILED
+
+    def test_metadata_is_not_lost(self) -> None:
+        messages = [U("go"), A(calls=["a"]), T("a", WORDS, meta={"source": 1}), *steps("b", "c")]
+        assert "metadata" in outcome(Rewrites(message=T("a", "x")), messages, 0).failures[0]
+
+    def test_what_is_pinned_is_not_dropped(self) -> None:
+        messages = [A(WORDS, meta={"keep": 1}), U("task"), *steps("a", "b")]
+        assert "pinned" in outcome(DropAt(pin_meta_keys=("keep",)), messages, 0).failures[0]
+
+    def test_a_condition_that_cannot_be_hashed_will_do(self) -> None:
+        @dataclass
+        class Often:
+            n: int
+
+            def __call__(self, index: MessageIndex) -> bool:
+                return index.included_token_count > self.n
+
+        messages = [U("go"), *steps("a", "b", "c", chars=3000)]
+        assert ToolResultPruningCompactor(trigger=Often(100)).compact(messages, 0, COUNTER) is not None
+
+    async def test_a_condition_that_would_have_to_be_awaited_is_refused(self) -> None:
+        async def later(index: MessageIndex) -> bool:
+            return True
+
+        with pytest.raises(TypeError, match="`trigger`"):
+            ToolResultPruningCompactor(trigger=later)
+
+
+class Answers:
+    """Somebody else's compactor."""
+
+    def __init__(self, change: Any) -> None:
+        self.change = change
+
+    def compact(self, messages: list[ChatMessage], target_tokens: int, token_counter: Any) -> list[ChatMessage]:
+        return self.change(list(messages))
+
+
+class TestSomebodyElsesResult:
+    MESSAGES = (S("rules"), U(f"document {WORDS}"), U("question"), A(WORDS), A(f"more {WORDS}"), *steps("a", "b"))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda m: [m[0], m[1], m[2], m[4], m[3], *m[5:-2]],
+            lambda m: [m[0], *m[2:]],
+            lambda m: m[:-1],
+            lambda m: [*m[:-2], m[-1]],
+        ],
+        ids=["another order", "half of the task gone", "a call without its result", "a result without its call"],
+    )
+    def test_one_that_breaks_a_rule_is_not_taken(self, change: Any) -> None:
+        messages = list(self.MESSAGES)
+        assert apply_compaction(messages, Answers(change), target_tokens=10) is messages
+
+    def test_one_that_keeps_them_is_taken(self) -> None:
+        messages = list(self.MESSAGES)
+        after = apply_compaction(messages, Answers(lambda m: [*m[:3], *m[5:]]), target_tokens=10)
+        assert after == [*messages[:3], *messages[5:]]
+
+
+class TestCountersOfUnknownKind:
+    def test_none_is_asked_about_a_conversation_with_a_result_without_its_call(self) -> None:
+        class Strict:
+            def count(self, messages: list[ChatMessage], tools: Any = None) -> int:
+                if not all(group.is_whole for group in MessageIndex(messages).groups):
+                    raise ValueError("not a valid conversation")
+                return COUNTER.count(messages)
+
+        messages = [U("go"), T("nobody", WORDS), A(WORDS), U("task"), *steps("a", "b", chars=3000)]
+        index = MessageIndex(messages, Strict())
+        result = drive(DropOldest().steps(index, 0))
+        assert result.failures == ()
+        assert result.compacted

@@ -1,6 +1,7 @@
 """The hook by itself: what it refuses, what it reaches, what it tells, and what its settings do."""
 
 import copy
+import pickle
 import threading
 from typing import Any
 
@@ -25,6 +26,7 @@ from haystack.dataclasses import ChatMessage, TextContent
 from oracle import Facts, RaisingCounter, RecordingCounter, broken_rules
 
 from haystack_compaction import (
+    ChatMessageCompactor,
     CompactionHook,
     EstimatedTokenCounter,
     MessagesExceed,
@@ -663,3 +665,46 @@ class TestWhatIsSaidOfALargeConversation:
     def test_a_pass_that_was_not_worth_it_is_no_reason(self, caplog: pytest.LogCaptureFixture) -> None:
         CompactionHook(ToolResultPruningCompactor(), context_window=6000, min_freed_tokens=50_000).run(self.large())
         assert "must stay" not in caplog.text
+
+
+class TestANewestResultThatIsCut:
+    def reported(self, messages: list[ChatMessage]) -> Any:
+        """A state whose newest reply tells just what the Agent keeps, as in the middle of a run."""
+        usage = {"prompt_tokens": 4000, "completion_tokens": 10}
+        newest = [A(calls=["z"], meta={"usage": usage}), T("z", prose(9000))]
+        state = agent_state([*messages, *newest])
+        state.data["context_tokens"] = 4010
+        return state
+
+    def test_does_not_bring_back_what_another_hook_replaced(self) -> None:
+        hook = CompactionHook(ToolResultPruningCompactor(), context_window=100_000, max_result_tokens=500)
+        first = [U("go"), *steps("a", "b", "c", chars=900)]
+        state = agent_state(first)
+        hook.run(state)
+        redacted = [*first[:2], T("a", "[redacted]"), *first[3:]]
+        later = self.reported(redacted)
+        state.data.update(later.data)
+        hook.run(state)
+        assert state.data["messages"][2].tool_call_result.result == "[redacted]"
+        assert len(state.data["messages"][-1].tool_call_result.result) < 9000
+
+    def test_stays_whole_where_it_is_pinned(self) -> None:
+        compactor = ToolResultPruningCompactor(pin_meta_keys=("keep",))
+        state = agent_state([U("go"), A(calls=["a"]), T("a", prose(40_000), meta={"keep": 1})])
+        CompactionHook(compactor, context_window=4000).run(state)
+        assert len(state.data["messages"][-1].tool_call_result.result) == 40_000
+
+    def test_says_nothing_of_a_strategy_that_did_not_run(self, caplog: pytest.LogCaptureFixture) -> None:
+        state = agent_state([U("go"), A(calls=["a"]), T("a", prose(40_000))])
+        CompactionHook(ToolResultPruningCompactor(trigger=TurnsExceed(9)), context_window=4000).run(state)
+        assert "cut to its head and tail" in caplog.text
+        assert "must stay" not in caplog.text
+
+    def test_is_told_of_by_the_component_too(self, caplog: pytest.LogCaptureFixture) -> None:
+        component = ChatMessageCompactor(ToolResultPruningCompactor(), context_window=4000)
+        component.run([U("go"), A(calls=["a"]), T("a", prose(40_000))])
+        assert "cut to its head and tail" in caplog.text
+
+    def test_a_hook_can_be_pickled(self) -> None:
+        hook = CompactionHook(ToolResultPruningCompactor(), context_window=4000)
+        assert pickle.loads(pickle.dumps(hook)) == hook  # noqa: S301 - made here

@@ -102,7 +102,7 @@ class ToolResultPruningCompactor(Compactor):
         :param index: The conversation.
         :returns: Edits that each make the conversation smaller.
         """
-        kept, done = self._kept_steps(index), index.settled.get(self, 0)
+        kept, done = self._kept_steps(index), index.settled_by(self)
         # What was looked at once never becomes prunable, so the next pass begins behind it.
         settling = index.included_message_count == index.total_message_count
         for number, group in enumerate(index.included_groups(done), done + 1):
@@ -114,7 +114,7 @@ class ToolResultPruningCompactor(Compactor):
                 if self.clear_tool_inputs:
                     yield from self._edits_of(index, group, ChatRole.ASSISTANT, Action.CLEAR, self._cleared)
             if settling:
-                index.settled[self] = number
+                index.settle(self, number)
 
     def deferred_tokens(self, index: MessageIndex) -> int:
         """
