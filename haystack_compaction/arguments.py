@@ -117,6 +117,17 @@ def check_callback(name: str, value: Any) -> None:
         return
     if not callable(value):
         raise TypeError(f"`{name}` must be a function that takes an `Outcome`, got {value!r}.")
+    check_not_awaited(name, value)
+
+
+def check_not_awaited(name: str, value: Any) -> None:
+    """
+    Refuse a coroutine function, which nothing would await.
+
+    :param name: The argument's name, as the caller wrote it.
+    :param value: What was given.
+    :raises TypeError: If `value` is a coroutine function.
+    """
     if inspect.iscoroutinefunction(value):
         raise TypeError(f"`{name}` must be a plain function, got a coroutine function: nothing would await it.")
 

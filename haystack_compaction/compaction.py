@@ -5,7 +5,7 @@ Hook and component are thin edges around this. What is remembered between the st
 `Compaction` itself is settings only, so one serves many runs at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -154,11 +154,12 @@ class Compaction:
         usage = _last_usage(messages)
         # As long as the Agent's record is that of the last reply, nobody has rewritten what came before it.
         untouched = usage is not None and usage.context_tokens == context_tokens
-        index = self._index(record, messages, only_resembling=untouched)
+        # Where newest results may be cut at any size, the list is written back at any size, so it is always compared.
+        trusting = untouched and self.max_result_tokens is None
+        index = self._index(record, messages, only_resembling=trusting)
         schemas = self._schema_tokens(record, tools)
         size = request_size(_local_counts(index, schemas), usage, context_tokens)
-        may_write = size.tokens >= self.window.start_tokens or self.max_result_tokens is not None
-        if untouched and may_write and not index.begins(messages):
+        if trusting and size.tokens >= self.window.start_tokens and not index.begins(messages):
             index = self._index(record, messages, only_resembling=False)
             size = request_size(_local_counts(index, schemas), usage, context_tokens)
         record.index = index
@@ -278,6 +279,21 @@ class Compaction:
         size = Size(0, len(messages), 0)
         outcome = Outcome(messages, Reason.FAILED, size, size, self.compactor.name, failures=(failure,))
         return Report(outcome, triggered=False, warnings=record.first_of_its_kind("failure", failure))
+
+
+def tell(on_compaction: Callable[[Outcome], object], outcome: Outcome) -> str | None:
+    """
+    Hand an outcome to a listener.
+
+    :param on_compaction: The listener. It is not given the index, which is a run's memory.
+    :param outcome: What was done.
+    :returns: What went wrong with the listener, which must not end a run; None if nothing did.
+    """
+    try:
+        on_compaction(replace(outcome, index=None))
+    except Exception as error:  # noqa: BLE001 - whatever a listener makes of it is its own
+        return f"`on_compaction` raised {type(error).__name__}: {error}"
+    return None
 
 
 def _last_usage(messages: Sequence[ChatMessage]) -> Usage | None:

@@ -331,8 +331,8 @@ class Compactor:
         return MessageIndex(messages, token_counter)
 
     def _answer(self, outcome: Outcome) -> list[ChatMessage] | None:
-        for failure in outcome.failures:
-            logger.warning("The conversation was not compacted. {failure}", failure=failure)
+        for warning in outcome.warnings:
+            logger.warning("{warning}", warning=warning)
         return outcome.messages if outcome.compacted else None
 
     # Saved pipelines

@@ -3,7 +3,6 @@ The doors without an Agent: a function for any list, and a component for pipelin
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from haystack import component, logging
@@ -13,7 +12,7 @@ from haystack.tools import ToolsType, flatten_tools_or_toolsets
 
 from haystack_compaction.arguments import check_callback, check_messages, check_method, check_optional_int
 from haystack_compaction.budget import Window
-from haystack_compaction.compaction import Compaction, Report, RunRecord
+from haystack_compaction.compaction import Compaction, Report, RunRecord, tell
 from haystack_compaction.compactor import Compactor
 from haystack_compaction.conversation import MessageIndex
 from haystack_compaction.foreign import CompactorLike, as_compactor
@@ -97,8 +96,13 @@ def _one_pass(
 
 def _told(outcome: Outcome, messages: list[ChatMessage]) -> list[ChatMessage]:
     """Say what failed, and return the conversation."""
-    for failure in outcome.failures:
-        logger.warning("The conversation was not compacted. {failure}", failure=failure)
+    return _said(outcome, outcome.warnings, messages)
+
+
+def _said(outcome: Outcome, warnings: Sequence[str], messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Give the warnings of a pass, and return the conversation."""
+    for warning in warnings:
+        logger.warning("{warning}", warning=warning)
     return outcome.messages if outcome.compacted else messages
 
 
@@ -222,15 +226,11 @@ class ChatMessageCompactor(HandsOnLifecycle):
         return _of_outcome(self._compactor.steps(MessageIndex(messages, self.token_counter), target))
 
     def _answer(self, outcome: Outcome, warnings: Sequence[str], messages: list[ChatMessage]) -> dict[str, Any]:
-        for warning in warnings:
-            logger.warning("{warning}", warning=warning)
-        shorter = outcome.messages if outcome.compacted else messages
+        shorter = _said(outcome, warnings, messages)
         if self.on_compaction is not None and outcome.reason is not Reason.FITS:
-            try:
-                # Without the index, which a listener could change.
-                self.on_compaction(replace(outcome, index=None))
-            except Exception as error:  # noqa: BLE001 - a listener must not end a pipeline's run
-                logger.warning("`on_compaction` raised {kind}: {error}", kind=type(error).__name__, error=error)
+            failure = tell(self.on_compaction, outcome)
+            if failure is not None:
+                logger.warning("{failure}", failure=failure)
         return {"messages": shorter, "report": outcome.to_dict()}
 
     def lifecycle_parts(self) -> list[Any]:
@@ -266,4 +266,4 @@ def _of_report(steps: Steps[Report]) -> Steps[tuple[Outcome, Sequence[str]]]:
 
 def _of_outcome(steps: Steps[Outcome]) -> Steps[tuple[Outcome, Sequence[str]]]:
     outcome = yield from steps
-    return outcome, [f"The conversation was not compacted. {failure}" for failure in outcome.failures]
+    return outcome, outcome.warnings

@@ -15,7 +15,7 @@ from haystack.tracing.tracer import is_tracing_enabled, tracer
 
 from haystack_compaction.arguments import check_callback, check_int, check_method, check_optional_int
 from haystack_compaction.budget import Window
-from haystack_compaction.compaction import Compaction, Report, RunRecord
+from haystack_compaction.compaction import Compaction, Report, RunRecord, tell
 from haystack_compaction.compactors import ToolResultPruningCompactor
 from haystack_compaction.foreign import CompactorLike, as_compactor
 from haystack_compaction.lifecycle import HandsOnLifecycle
@@ -232,11 +232,9 @@ class CompactionHook(HandsOnLifecycle):
             logger.warning("{warning}", warning=warning)
         _set_tags(report, compaction)
         if self.on_compaction is not None and outcome.reason not in (Reason.FITS, Reason.BACKED_OFF):
-            try:
-                # Without the index, which is this run's memory.
-                self.on_compaction(replace(outcome, index=None))
-            except Exception as error:  # noqa: BLE001 - a listener must not end an Agent's run
-                _warn_once(record, "on_compaction", f"`on_compaction` raised {type(error).__name__}: {error}")
+            failure = tell(self.on_compaction, outcome)
+            if failure is not None:
+                _warn_once(record, "on_compaction", failure)
 
     def _give_up(self, state: State, error: Exception) -> None:
         record = self._records.setdefault(state, RunRecord())

@@ -112,6 +112,13 @@ class Outcome:
         return self.reason is Reason.COMPACTED
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """
+        What the log should say of its failures, where nobody else keeps count of what was said.
+        """
+        return tuple(f"The conversation was not compacted. {failure}" for failure in self.failures)
+
+    @property
     def freed_tokens(self) -> int:
         """
         How much smaller it became, in tokens of the counter.

@@ -41,8 +41,9 @@ def cut_newest_results(
     group = index.newest_step
     if group is None:
         return []
-    newest = zip(group.positions, group.messages, strict=True)
-    sizes = {position: index.ledger.at(position) for position, message in newest if message.role is ChatRole.TOOL}
+    placed = zip(group.positions, group.messages, strict=True)
+    newest = {position: message for position, message in placed if message.role is ChatRole.TOOL}
+    sizes = {position: index.ledger.at(position) for position in newest}
     fits = sum(sizes.values()) <= room_tokens
     # Where the rest alone fills the window, a cut would take from the model and still not make the request fit.
     hopeless = room_tokens < _MIN_KEPT_TOKENS * len(sizes)
@@ -52,7 +53,7 @@ def cut_newest_results(
     limit = max(limit, _MIN_KEPT_TOKENS)
     edits = []
     for position, tokens in sizes.items():
-        if tokens > limit and not is_kept(group.messages[group.positions.index(position)]):
+        if tokens > limit and not is_kept(newest[position]):
             shorter = _cut_to(index, group, position, limit)
             if shorter is not None:
                 edits.append(apply_edit(index, shorter))

@@ -5,13 +5,12 @@ The same objects serve as triggers ("start?") and as targets ("far enough?"). Th
 plain importable function `(MessageIndex) -> bool` may be used wherever one is taken.
 """
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
-from haystack_compaction.arguments import check_int
+from haystack_compaction.arguments import check_int, check_not_awaited
 from haystack_compaction.conversation import MessageIndex
 from haystack_compaction.serialization import parameters_from_dict, settings_from_dict, settings_to_dict
 
@@ -404,8 +403,7 @@ def check_condition(name: str, value: Any) -> None:
     """
     if isinstance(value, type):
         raise TypeError(f"`{name}` must be an instance, got the class {value.__name__}. Write `{value.__name__}(...)`.")
-    if inspect.iscoroutinefunction(value):
-        raise TypeError(f"`{name}` must be a plain function, got a coroutine function: nothing would await it.")
+    check_not_awaited(name, value)
     if not callable(value):
         raise TypeError(
             f"`{name}` must be a trigger such as `TokensExceed(8000)` or a function of a `MessageIndex`, got {value!r}."
