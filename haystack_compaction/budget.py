@@ -89,6 +89,10 @@ class Window:
         return max((self.start_tokens - self.goal_tokens) / 4, 1)
 
 
+# What is reported where there is neither a cache nor reasoning.
+_PLAIN_USAGE: Final = frozenset({"prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens"})
+
+
 class Usage(NamedTuple):
     """
     What a provider reported with a reply.
@@ -115,6 +119,9 @@ class Usage(NamedTuple):
             return None
         prompt = _first_number(usage, "prompt_tokens", "input_tokens")
         completion = _first_number(usage, "completion_tokens", "output_tokens")
+        if usage.keys() <= _PLAIN_USAGE:
+            # Asked in each step of a run, and most providers report no more.
+            return cls(prompt, completion if completion > 0 else None, prompt + completion)
         reasoning = max(
             _details(usage, "completion_tokens_details", "output_tokens_details", key="reasoning_tokens"), 0
         )
@@ -143,6 +150,8 @@ def _cached_beside(usage: Mapping[str, Any], prompt: int) -> int:
 def _first_number(usage: Mapping[str, Any], *names: str) -> int:
     for name in names:
         value = usage.get(name)
+        if type(value) is int:
+            return value
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return int(value)
     return 0

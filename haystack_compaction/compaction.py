@@ -159,11 +159,16 @@ class Compaction:
         index = self._index(record, messages, only_resembling=trusting)
         schemas = self._schema_tokens(record, tools)
         size = request_size(_local_counts(index, schemas), usage, context_tokens)
-        if trusting and size.tokens >= self.window.start_tokens and not index.begins(messages):
+        if trusting and self._may_act(record, size) and not index.begins(messages):
             index = self._index(record, messages, only_resembling=False)
             size = request_size(_local_counts(index, schemas), usage, context_tokens)
         record.index = index
         return index, size
+
+    def _may_act(self, record: RunRecord, size: RequestSize) -> bool:
+        """Whether the conversation may be changed now, by the strategy or by a cut of what is newest."""
+        excess = size.tokens - self.window.tokens
+        return size.tokens >= max(self.window.start_tokens, record.retry_at) or 0 < excess < size.after
 
     def _index(self, record: RunRecord, messages: list[ChatMessage], *, only_resembling: bool) -> MessageIndex:
         known = record.index
@@ -204,7 +209,8 @@ class Compaction:
         index = outcome.index
         tokens_after = size.tokens - size.scale * outcome.freed_tokens
         always = self.max_result_tokens is not None
-        if index is None or not (always or tokens_after > self.window.tokens):
+        # Where the rest alone fills the window, no cut of what came last makes the request fit.
+        if index is None or not (always or 0 < tokens_after - self.window.tokens < size.after):
             return Report(outcome, triggered, size, tokens_after, tried=outcome.reason)
         newest = _newest_result_tokens(index)
         room = newest - int((tokens_after - self.window.tokens) / size.scale) - 1
@@ -310,8 +316,8 @@ def _local_counts(index: MessageIndex, schemas: int) -> LocalCounts:
     position = index.newest_reply_position
     if position is None:
         return LocalCounts(total, 0, 0, schemas)
-    reply = index.ledger.at(position)
-    after = sum(index.ledger.at(later) for later in range(position + 1, index.total_message_count))
+    reply, *newer = map(index.ledger.at, range(position, index.total_message_count))
+    after = sum(newer)
     return LocalCounts(total - reply - after, reply, after, schemas)
 
 

@@ -43,11 +43,11 @@ class Goal:
     """
     How far a pass is to go.
 
-    :param condition: Holds as soon as it is enough; None where everything goes that may.
-    :param target_tokens: The budget that the condition stands for, if it is one.
+    :param condition: Holds as soon as it is enough. With neither of the two everything goes that may.
+    :param target_tokens: A budget instead, in tokens of the index's counter.
     """
 
-    condition: Condition | None
+    condition: Condition | None = None
     target_tokens: int | None = None
 
     def met(self, index: MessageIndex) -> bool:
@@ -56,6 +56,8 @@ class Goal:
 
         :param index: The conversation as it is now.
         """
+        if self.target_tokens is not None:
+            return index.ledger.included <= self.target_tokens
         return self.condition is not None and self.condition(index)
 
 
@@ -269,7 +271,7 @@ class Compactor:
         if self.target is not None:
             return Goal(self.target)
         if target_tokens is not None:
-            return Goal(lambda index: index.included_token_count <= target_tokens, target_tokens)
+            return Goal(target_tokens=target_tokens)
         trigger = self.trigger
         if trigger is not None:
             return Goal(lambda index: not trigger(index))
@@ -277,7 +279,7 @@ class Compactor:
             raise ValueError(
                 f"{self.name} needs `target_tokens`, a `target` or a `trigger`: without any it would remove everything."
             )
-        return Goal(None)
+        return Goal()
 
     @property
     def name(self) -> str:

@@ -43,29 +43,33 @@ def with_result(result: ToolCallResult, content: ToolCallResultContentT) -> Tool
     :param content: The new content.
     :returns: A new result.
     """
-    return _copy_with(result, result=content)
+    copy = _copy_of(result)
+    copy.__dict__["result"] = content
+    return copy
 
 
-def with_parts(message: ChatMessage, parts: Sequence[ContentPart], meta: dict[str, Any]) -> ChatMessage:
+def with_parts(message: ChatMessage, parts: list[ContentPart], meta: dict[str, Any]) -> ChatMessage:
     """
     Return a copy of a message with other content and metadata; role and name stay.
 
     :param message: The message to copy.
-    :param parts: The new content.
+    :param parts: The new content. The list becomes the message's own.
     :param meta: The new metadata, whole.
     :returns: A new message.
     """
-    return _copy_with(message, _content=list(parts), _meta=meta)
+    copy = _copy_of(message)
+    fields = copy.__dict__
+    fields["_content"], fields["_meta"] = parts, meta
+    return copy
 
 
-def _copy_with(instance: _T, **changes: Any) -> _T:
+def _copy_of(instance: _T) -> _T:
     """
     Do what `dataclasses.replace` does, in a fifth of the time.
 
     A pass makes two copies for each result that it prunes, so their cost is most of its own. What is left out is only
-    the constructor and Haystack's bookkeeping around it; all fields are set, those of later versions too.
+    the constructor and Haystack's bookkeeping around it; all fields are copied, those of later versions too.
     """
     copy = object.__new__(type(instance))
-    for name in instance.__dataclass_fields__:  # type: ignore[attr-defined]
-        object.__setattr__(copy, name, changes[name] if name in changes else getattr(instance, name))
+    copy.__dict__.update(instance.__dict__)
     return copy

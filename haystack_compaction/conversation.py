@@ -8,6 +8,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.token_counters import TokenCounter
 
 from haystack_compaction.arguments import check_messages, check_method
+from haystack_compaction.conversation_size import ConversationSize
 from haystack_compaction.grouping import Grouping
 from haystack_compaction.groups import MessageGroup, MessageGroupKind
 from haystack_compaction.ledger import Ledger
@@ -16,7 +17,7 @@ from haystack_compaction.tally import Tally
 from haystack_compaction.token_counters import EstimatedTokenCounter
 
 
-class MessageIndex:
+class MessageIndex(ConversationSize):
     """
     A structured view of a conversation: groups, turns, steps, the task, and what each costs.
 
@@ -193,7 +194,8 @@ class MessageIndex:
         if not known or len(messages) < len(known):
             return False
         last = len(known) - 1
-        return all(messages[place] is known[place] for place in (0, last // 2, last))
+        middle = last // 2
+        return messages[last] is known[last] and messages[middle] is known[middle] and messages[0] is known[0]
 
     def settle(self, strategy: object, group_count: int) -> None:
         """
@@ -213,84 +215,7 @@ class MessageIndex:
         known = self._settled.get(id(strategy))
         return known[1] if known is not None and known[0] is strategy else 0
 
-    # How much there is
-
-    @property
-    def total_group_count(self) -> int:
-        """
-        How many groups were given.
-        """
-        return len(self._grouping.groups)
-
-    @property
-    def total_message_count(self) -> int:
-        """
-        How many messages were given.
-        """
-        return len(self._originals)
-
-    @property
-    def total_turn_count(self) -> int:
-        """
-        How many turns were given; turn 0 counts if anything but instructions stands before the first user message.
-        """
-        return self._grouping.turn + self._grouping.has_turn_zero
-
-    @property
-    def total_token_count(self) -> int:
-        """
-        What the conversation cost as it was given, in tokens of the counter.
-        """
-        return self.ledger.total
-
-    @property
-    def total_byte_count(self) -> int:
-        """
-        The size of all texts as they were given, in bytes of UTF-8.
-        """
-        return self._tally.byte_sums()[0]
-
-    @property
-    def included_group_count(self) -> int:
-        """
-        How many groups are still in.
-        """
-        return len(self._grouping.groups) - self._tally.groups_gone
-
-    @property
-    def included_message_count(self) -> int:
-        """
-        How many messages are still in.
-        """
-        return len(self._originals) - self._tally.messages_gone
-
-    @property
-    def included_turn_count(self) -> int:
-        """
-        How many turns still have a group in. What compaction wrote, and instructions, make no turn.
-        """
-        return self._tally.turns()
-
-    @property
-    def included_tool_call_group_count(self) -> int:
-        """
-        How many groups with tool calls are still in; a result without its call is none.
-        """
-        return self._tally.tool_groups()
-
-    @property
-    def included_token_count(self) -> int:
-        """
-        What the conversation costs as it is now, in tokens of the counter.
-        """
-        return self.ledger.included
-
-    @property
-    def included_byte_count(self) -> int:
-        """
-        The size of all texts as they are now, in bytes of UTF-8.
-        """
-        return self._tally.byte_sums()[1]
+    # What it costs
 
     def tokens_at(self, position: int) -> int:
         """
@@ -379,8 +304,8 @@ class MessageIndex:
         :param tokens: What it costs, if that was measured already.
         :raises ValueError: If the group belongs to another index, is not in, or has no message there.
         """
-        self._check_owner(group)
-        if group.is_excluded or position not in group.positions:
+        if group.owner is not self or group.is_excluded or position not in group.positions:
+            self._check_owner(group)
             raise ValueError(
                 f"`position` must be one of the group's that is still in, got {position} of {group.positions}."
             )
@@ -388,8 +313,8 @@ class MessageIndex:
         after = self.ledger.if_rewritten(group, position, message) if tokens is None else tokens
         self._tally.rewrite(group.messages[place], message)
         self.ledger.rewrite(position, after)
-        self._changed()[position] = message
-        group.messages[place] = message
+        current = self._changed() if self._current is None else self._current
+        current[position] = group.messages[place] = message
 
     def reset(self) -> None:
         """

@@ -138,8 +138,11 @@ class Ledger:
         :param position: The place in the conversation.
         :param tokens: What stands there now costs.
         """
-        before = self.at(position)
-        self._before_change.setdefault(position, before)
+        before = self._tokens[position]
+        if before == _UNMEASURED:
+            before = self.at(position)
+        if position not in self._before_change:
+            self._before_change[position] = before
         self._tokens[position] = tokens
         self._gone += before - tokens
 

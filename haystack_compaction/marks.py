@@ -79,6 +79,8 @@ def is_reduced_result(message: ChatMessage) -> bool:
     if COMPACTION_META_KEY in message.meta:
         return strategy_of(message) != TOOL_RESULT_CUT
     for part in content_parts(message):
-        if isinstance(part, ToolCallResult) and not (isinstance(part.result, str) and is_placeholder_text(part.result)):
-            return False
+        if isinstance(part, ToolCallResult):
+            text = part.result
+            if not (isinstance(text, str) and is_placeholder_text(text)):
+                return False
     return True

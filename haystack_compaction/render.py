@@ -40,9 +40,12 @@ def measured(
             return part.text, 0, 0
     texts: list[str] = []
     media: list[ImageContent | FileContent] = []
+    as_text = arguments_as_text or arguments_text
     for part in parts:
-        if isinstance(part, ToolCall):
-            texts.append(part.tool_name + (arguments_as_text or arguments_text)(part.arguments))
+        if isinstance(part, TextContent):
+            texts.append(part.text)
+        elif isinstance(part, ToolCall):
+            texts.append(part.tool_name + as_text(part.arguments))
         else:
             _sort(part, texts, media)
     images = sum(isinstance(part, ImageContent) for part in media) if media else 0

@@ -109,15 +109,19 @@ def drive(steps: Steps[T]) -> T:
     :param steps: The generator to run.
     :returns: What the generator returns.
     """
-    advance = _advance(steps, None, None)
-    while isinstance(advance, _Needs):
+    answer: Any = None
+    failure: Exception | None = None
+    while True:
         try:
-            answer = advance.request.perform()
+            request = steps.send(answer) if failure is None else steps.throw(failure)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        answer = failure = None
+        try:
+            answer = request.perform()
         except Exception as error:  # noqa: BLE001 - every failure belongs to whoever asked
-            advance = _advance(steps, None, error)
-        else:
-            advance = _advance(steps, answer, None)
-    return advance.value
+            failure = error
 
 
 async def drive_async(steps: Steps[T]) -> T:

@@ -17,6 +17,7 @@ LAYERS = [
     {"token_counters"},
     {"metering", "groups"},
     {"grouping", "ledger", "tally"},
+    {"conversation_size"},
     {"conversation"},
     {"triggers", "edits", "openai_format", "haystack_format"},
     {"outcome", "validity", "oversize", "transcripts"},

@@ -232,7 +232,8 @@ class TestWhatIsCounted:
         tools = [tool(sample("English")), tool(sample("JSON"), name="stop")]
         added = COUNTER.count([U("hi")], tools) - COUNTER.count([U("hi")])
         assert added == COUNTER.count([], tools) == COUNTER.count([], Toolset(tools))
-        assert added > estimate(sample("English")) + estimate(sample("JSON"))
+        # Of so long a text a part is looked at, and these two kinds differ.
+        assert added == pytest.approx(estimate(sample("English")) + estimate(sample("JSON")), rel=0.15)
 
     def test_reasoning_and_ids_cost_nothing(self) -> None:
         bare = A("so", calls=[(None, "search")])

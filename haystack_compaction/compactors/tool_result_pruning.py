@@ -134,9 +134,9 @@ class ToolResultPruningCompactor(Compactor):
         shorten: Callable[[MessageGroup, ChatMessage, int], ChatMessage | None],
     ) -> Iterator[Edit]:
         """The edits for a step's messages of one role, those that would free nothing left out."""
-        ledger = index.ledger
+        ledger, reason = index.ledger, _REASONS[action]
         for position, message in zip(group.positions, tuple(group.messages), strict=True):
-            if message.role is not role or self._is_protected(message):
+            if message.role is not role or (message.meta and self._is_protected(message)):
                 continue
             tokens = ledger.content_at(group, position)
             shorter = shorten(group, message, tokens) if tokens > self.min_tokens else None
@@ -144,7 +144,6 @@ class ToolResultPruningCompactor(Compactor):
                 shorter_tokens = ledger.if_rewritten(group, position, shorter)
                 freed_tokens = ledger.at(position) - shorter_tokens
                 if freed_tokens > 0:
-                    reason = _REASONS[action]
                     yield Edit(action, (group,), reason, (shorter,), position, shorter_tokens, freed_tokens)
 
     def _kept_steps(self, index: MessageIndex) -> set[MessageGroup]:
@@ -160,32 +159,38 @@ class ToolResultPruningCompactor(Compactor):
         """The message with placeholders for its results, or None where there is nothing to take."""
         if is_reduced_result(message):
             return None
-        parts = list(content_parts(message))
-        changed = False
-        for number, tokens in _tokens_of_results(parts, original_tokens) if len(parts) > 1 else ((0, original_tokens),):
-            result = parts[number]
-            if tokens > self.min_tokens and isinstance(result, ToolCallResult):
-                name = result.origin.tool_name or _name_of_call(group, result) or "this tool"
-                if name not in self.exclude_tools:
-                    parts[number] = with_result(result, self._placeholder_for(result, name))
-                    changed = True
-        if not changed:
+        before = content_parts(message)
+        # Nearly every message holds one result, and then what it costs is what the message costs.
+        sizes = ((0, original_tokens),) if len(before) == 1 else _tokens_of_results(before, original_tokens)
+        parts = None
+        for number, tokens in sizes:
+            shorter = self._without_content(group, before[number]) if tokens > self.min_tokens else None
+            if shorter is not None:
+                parts = list(before) if parts is None else parts
+                parts[number] = shorter
+        if parts is None:
             return None
         meta = message.meta
         if COMPACTION_META_KEY in meta:
             original_tokens = _first_known(message, original_tokens)
         return with_parts(message, parts, marked(meta, TOOL_RESULT_PRUNING, original_tokens=original_tokens))
 
+    def _without_content(self, group: MessageGroup, result: ContentPart) -> ToolCallResult | None:
+        """A result with the placeholder for its content, or None where it is to stay."""
+        if not isinstance(result, ToolCallResult):
+            return None
+        name = result.origin.tool_name or _name_of_call(group, result) or "this tool"
+        if name in self.exclude_tools:
+            return None
+        # `replace`, because a placeholder of one's own may hold other braces, such as JSON.
+        text = self.placeholder.replace("{tool_name}", name)
+        if result.error and self.keep_error_chars:
+            text += ERROR_EXCERPT.replace("{excerpt}", _text_of(result)[: self.keep_error_chars])
+        return with_result(result, text)
+
     def _is_protected(self, message: ChatMessage) -> bool:
         keys = message.meta.keys()
         return not (keys.isdisjoint(self.skip_meta_keys) and keys.isdisjoint(self.pin_meta_keys))
-
-    def _placeholder_for(self, result: ToolCallResult, name: str) -> str:
-        # `replace`, because a placeholder of one's own may hold other braces, such as JSON.
-        text = self.placeholder.replace("{tool_name}", name)
-        if not result.error or not self.keep_error_chars:
-            return text
-        return text + ERROR_EXCERPT.replace("{excerpt}", _text_of(result)[: self.keep_error_chars])
 
     def _cleared(self, _: MessageGroup, message: ChatMessage, original_tokens: int) -> ChatMessage | None:
         """The message with its calls' arguments cut, or None where there is nothing to take."""
