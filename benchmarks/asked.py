@@ -100,7 +100,7 @@ def conversation(language: str, seed: int, *, held_out: bool = False) -> Asked:
     for _ in range(length // 2 - 1 - turns):
         steps[draw.randrange(len(steps))] += 1
     plan = [entry for user, count in zip(said, steps, strict=True) for entry in writer.turn(user, count)]
-    end = writer.last_turn(draw.choice(writer.phrases["closing"]))
+    end = writer.last_turn(writer.joined("closing", 1))
     traps = writer.set_traps(plan)
     chars = min(max(int(length * draw.uniform(*_CHARS_PER_MESSAGE)), _CHARS[0]), _CHARS[1])
     messages = _assembled(plan, end, chars)
@@ -195,7 +195,7 @@ class _Writer(Phrasing):
 
     def last_turn(self, said: str) -> list[ChatMessage]:
         """A turn that waits for the model's reply."""
-        return [ChatMessage.from_user(self.fill(said)), *self._step().messages(self.random.randint(150, 500))]
+        return [ChatMessage.from_user(said), *self._step().messages(self.random.randint(150, 500))]
 
     def set_traps(self, plan: list[ChatMessage | _Step]) -> list[str]:
         """Let tools say two of the sentences that sound like rules, and the assistant two others."""
