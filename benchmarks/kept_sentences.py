@@ -86,7 +86,8 @@ def _lines(name: str, results: Mapping[str, Sequence[Rounds]], least: float | No
     sizes = [size for rounds in everything for size in rounds.sizes]
     languages = " ".join(f"{language} {_percent(rounds):.0f}" for language, rounds in results.items())
     traps = sum(rounds.traps for rounds in everything)
-    note = f"{languages}; after one round {_percent(everything, 0):.0f}; size {mean(sizes):.2f} of the budget, at most {max(sizes):.2f}"
+    note = f"{languages}; after one round {_percent(everything, 0):.0f}"
+    note += f"; size {mean(sizes):.2f} of the budget, at most {max(sizes):.2f}"
     if traps:
         note += f"; {traps} sentences of others in {len(everything)} notes"
     yield AtLeast(name, _percent(everything), "% stand", least, note)
