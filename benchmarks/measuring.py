@@ -42,6 +42,19 @@ class Line:
         return "ok" if self.reached <= self.limit else "MISSED"
 
 
+@dataclass(frozen=True)
+class AtLeast(Line):
+    """
+    A line whose figure must not be below its limit.
+    """
+
+    @property
+    def verdict(self) -> str:
+        if self.limit is None:
+            return ""
+        return "ok" if self.reached >= self.limit else "MISSED"
+
+
 def show(lines: Iterable[Line]) -> None:
     """Print lines of the table as they come."""
     for line in lines:
