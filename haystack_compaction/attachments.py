@@ -2,7 +2,7 @@
 The images and files of a message: which parts they are, and what can be said of one without decoding it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from haystack.dataclasses import ChatMessage, FileContent, ImageContent, ToolCallResult
@@ -11,24 +11,29 @@ from haystack_compaction.content import content_parts
 
 Attachment = ImageContent | FileContent
 
+# For `isinstance`, which is asked for each part of a long conversation and takes a tuple faster than a union.
+_KINDS: Final = (ImageContent, FileContent)
+
 # Where converters and applications put a name, the most telling first: a path or an address can be read again.
 _NAME_KEYS: Final = ("file_path", "url", "file_name", "filename", "name", "title")
 
 _MAX_NAME_CHARS: Final = 120
 
 
-def attachments_of(message: ChatMessage) -> Iterator[Attachment]:
+def attachment_count(message: ChatMessage) -> int:
     """
-    Go over the images and files of a message, those within its tool results included, in order.
+    Return how many images and files a message holds, those within its tool results included.
 
     :param message: The message.
-    :returns: An iterator.
     """
+    count = 0
     for part in content_parts(message):
-        if isinstance(part, Attachment):
-            yield part
-        elif isinstance(part, ToolCallResult) and not isinstance(part.result, str):
-            yield from (block for block in part.result if isinstance(block, Attachment))
+        if isinstance(part, ToolCallResult):
+            if not isinstance(part.result, str):
+                count += sum(isinstance(block, _KINDS) for block in part.result)
+        elif isinstance(part, _KINDS):
+            count += 1
+    return count
 
 
 def description_of(attachment: Attachment) -> str:
@@ -67,6 +72,8 @@ def _name_in(known: Mapping[str, Any]) -> str:
 
 def _one_line(text: str) -> str:
     """A name as part of a line: nothing that breaks it, and the end of a long one, which tells most."""
+    if len(text) <= _MAX_NAME_CHARS and text.isprintable() and '"' not in text:
+        return text.strip()
     line = " ".join("".join(char if char.isprintable() else " " for char in text[-1000:]).split()).replace('"', "'")
     return line if len(line) <= _MAX_NAME_CHARS else "..." + line[3 - _MAX_NAME_CHARS :]
 

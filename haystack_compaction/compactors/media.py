@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from haystack.dataclasses import ChatMessage, ChatRole, ImageContent, TextContent, ToolCallResult
 
 from haystack_compaction.arguments import check_int
-from haystack_compaction.attachments import Attachment, attachments_of, description_of
+from haystack_compaction.attachments import Attachment, attachment_count, description_of
 from haystack_compaction.compactor import Compactor, Goal
 from haystack_compaction.content import ContentPart, content_parts, with_parts, with_result
 from haystack_compaction.conversation import MessageIndex
@@ -106,7 +106,7 @@ class MediaCompactor(Compactor):
 
     def _old_media(self, index: MessageIndex) -> list[_Holder]:
         """The messages with images or files that may go, oldest first."""
-        holders, kept = self._holders(index), self.kept_groups(index)
+        holders, kept = self._holders(index), self.pinned_groups(index).union(index.task_groups)
         old: list[_Holder] = []
         left = sum(holder.amount for holder in holders) - self.keep_last_media
         for holder in holders:
@@ -130,7 +130,7 @@ class MediaCompactor(Compactor):
         for number, group in enumerate(index.included_groups(done), done + 1):
             if group.kind in _STRIPPABLE:
                 for position, message in zip(group.positions, group.messages, strict=True):
-                    count = sum(1 for _ in attachments_of(message))
+                    count = attachment_count(message)
                     if count:
                         holders.append(_Holder(group, position, message, count))
             settling = settling and not holders and group is not index.newest_step
