@@ -11,7 +11,7 @@ from haystack.core.serialization import allow_deserialization_module
 
 if TYPE_CHECKING:
     from haystack_compaction.compactor import Compactor, Goal
-    from haystack_compaction.compactors import ToolResultPruningCompactor
+    from haystack_compaction.compactors import MediaCompactor, ToolResultPruningCompactor
     from haystack_compaction.components import ChatMessageCompactor, apply_compaction, apply_compaction_async
     from haystack_compaction.conversation import MessageIndex
     from haystack_compaction.edits import Action, Edit, apply_edit, drop, rewrite, substitute
@@ -48,6 +48,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Compactor": "compactor",
     "Goal": "compactor",
+    "MediaCompactor": "compactors",
     "ToolResultPruningCompactor": "compactors",
     "ChatMessageCompactor": "components",
     "apply_compaction": "components",
@@ -114,6 +115,7 @@ __all__ = [
     "Goal",
     "GroupsExceed",
     "HasToolCalls",
+    "MediaCompactor",
     "MessageGroup",
     "MessageGroupKind",
     "MessageIndex",

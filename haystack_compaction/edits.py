@@ -21,6 +21,9 @@ class Action(str, Enum):  # noqa: UP042 - as Haystack's own enums
     What happens to a group.
     """
 
+    #: Images and files become a line of text each.
+    STRIP = "strip"
+
     #: A tool result's content becomes a placeholder.
     PRUNE = "prune"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from haystack.dataclasses import ChatMessage, TextContent, ToolCallResult
 
 from haystack_compaction.content import content_parts
-from haystack_compaction.prompts import is_note_text, is_placeholder_text
+from haystack_compaction.prompts import is_media_text, is_note_text, is_placeholder_text
 
 COMPACTION_META_KEY: Final = "context_compaction"
 OFFLOAD_META_KEY: Final = "tool_result_offloaded"
@@ -19,10 +19,14 @@ OFFLOAD_META_KEY: Final = "tool_result_offloaded"
 TOOL_RESULT_PRUNING: Final = "tool_result_pruning"
 TOOL_INPUT_CLEARING: Final = "tool_input_clearing"
 TOOL_RESULT_CUT: Final = "tool_result_cut"
+MEDIA: Final = "media"
 SEPARATOR: Final = "separator"
 
 # Strategies that shorten a message in its place. The message is still the tool's, the model's or the user's own.
-_SHORTENING = frozenset({TOOL_RESULT_PRUNING, TOOL_INPUT_CLEARING, TOOL_RESULT_CUT, "tool_result_offloading"})
+_SHORTENING = frozenset({TOOL_RESULT_PRUNING, TOOL_INPUT_CLEARING, TOOL_RESULT_CUT, MEDIA, "tool_result_offloading"})
+
+# Those that leave text which a later pass may take.
+_PARTIAL = frozenset({TOOL_RESULT_CUT, MEDIA})
 
 
 def marked(meta: Mapping[str, Any], strategy: str, **details: Any) -> dict[str, Any]:
@@ -67,20 +71,49 @@ def is_note(message: ChatMessage) -> bool:
     return isinstance(part, TextContent) and is_note_text(part.text)
 
 
+def is_reduced(message: ChatMessage) -> bool:
+    """
+    Return whether a message has a mark that says that a pass took what is to be taken of it.
+
+    A newest result that was cut to fit the window, and a message that lost nothing but images and files, are not
+    reduced in this sense: a later pass may take their text.
+
+    :param message: The message.
+    """
+    return COMPACTION_META_KEY in message.meta and strategy_of(message) not in _PARTIAL
+
+
 def is_reduced_result(message: ChatMessage) -> bool:
     """
     Return whether compaction already took the content of a tool result, so that there is nothing left to take.
 
-    A newest result that was only cut to fit the window is not reduced in this sense: a later pass may prune it.
-
     :param message: A message with tool results.
-    :returns: Whether it is a placeholder or a pointer.
+    :returns: Whether it is a placeholder or a pointer, or has nothing but lines that stand for images and files.
     """
     if COMPACTION_META_KEY in message.meta:
-        return strategy_of(message) != TOOL_RESULT_CUT
-    for part in content_parts(message):
-        if isinstance(part, ToolCallResult):
-            text = part.result
-            if not (isinstance(text, str) and is_placeholder_text(text)):
-                return False
-    return True
+        if strategy_of(message) not in _PARTIAL:
+            return True
+        if strategy_of(message) == TOOL_RESULT_CUT:
+            return False
+    return all(_is_spent(part) for part in content_parts(message) if isinstance(part, ToolCallResult))
+
+
+def _is_spent(result: ToolCallResult) -> bool:
+    """Whether a result's whole content is text of ours."""
+    if isinstance(result.result, str):
+        return is_placeholder_text(result.result) or is_media_text(result.result)
+    blocks = result.result
+    return bool(blocks) and all(isinstance(block, TextContent) and is_media_text(block.text) for block in blocks)
+
+
+def original_tokens_of(message: ChatMessage, tokens: int) -> int:
+    """
+    Return what a message cost before anything was taken of it, also where an earlier pass took something.
+
+    :param message: The message.
+    :param tokens: What it costs as it is.
+    :returns: Tokens of the counter.
+    """
+    mark = message.meta.get(COMPACTION_META_KEY)
+    known = mark.get("original_tokens") if isinstance(mark, dict) else None
+    return max(known, tokens) if isinstance(known, int) else tokens

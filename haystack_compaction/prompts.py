@@ -14,6 +14,10 @@ ERROR_EXCERPT = "\nIt was an error, which began: {excerpt}"
 
 TOOL_INPUT_PLACEHOLDER = "[removed to free up context: {num_chars} characters]"
 
+# In the place of an image or file.
+IMAGE_LINE = "[Image removed to free up context: {description}]"
+FILE_LINE = "[File removed to free up context: {description}]"
+
 SEPARATOR = "[Messages that stood between these two user messages were removed to free up context.]"
 
 RESULT_CUT_MARK = (
@@ -36,6 +40,29 @@ _PLACEHOLDER_PATTERN = re.compile(
     + f"(?:{re.escape(ERROR_EXCERPT.partition('{excerpt}')[0])}.{{0,{_MAX_RECOGNISED_EXCERPT_CHARS}}})?",
     re.DOTALL,
 )
+
+
+# No name is this long; it keeps a tool from guarding a long text by the words of ours around it.
+_MAX_DESCRIPTION_CHARS = 600
+
+
+def _line_pattern(template: str) -> str:
+    """The regular expression for a line that describes an image or file."""
+    before, _, after = template.partition("{description}")
+    return f"{re.escape(before)}[^\\n]{{1,{_MAX_DESCRIPTION_CHARS}}}{re.escape(after)}"
+
+
+_MEDIA_LINE_PATTERN = f"(?:{_line_pattern(IMAGE_LINE)}|{_line_pattern(FILE_LINE)})"
+_MEDIA_LINES_PATTERN = re.compile(f"{_MEDIA_LINE_PATTERN}(?:\\n{_MEDIA_LINE_PATTERN})*")
+
+
+def is_media_text(text: str) -> bool:
+    """
+    Return whether a text is nothing but lines that stand in the place of images and files.
+
+    :param text: A text part of a message or result, or several of them joined by line breaks.
+    """
+    return text.startswith("[") and _MEDIA_LINES_PATTERN.fullmatch(text) is not None
 
 
 def is_placeholder_text(text: str) -> bool:

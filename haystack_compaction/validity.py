@@ -8,8 +8,9 @@ conversation. A list that somebody else's compactor returned is looked at whole.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from haystack.dataclasses import ChatMessage, ToolCall, ToolCallResult
+from haystack.dataclasses import ChatMessage, TextContent, ToolCall, ToolCallResult
 
+from haystack_compaction.attachments import Attachment
 from haystack_compaction.content import ContentPart, content_parts
 from haystack_compaction.conversation import MessageIndex
 from haystack_compaction.edits import Action, Edit
@@ -43,7 +44,7 @@ def broken_rule(
     """
     for edit in edits:
         if edit.position is not None:
-            broken = _broken_by_rewriting(index, edit)
+            broken = _broken_by_rewriting(index, edit, pinned)
             if broken:
                 return f"message {edit.position} {broken}"
             continue
@@ -80,21 +81,63 @@ _RULES_OF_REMOVAL: tuple[Callable[[MessageIndex, MessageGroup, Allowance], str |
 )
 
 
-def _broken_by_rewriting(index: MessageIndex, edit: Edit) -> str | None:
-    group = edit.groups[0]
-    if group.kind is not MessageGroupKind.TOOL_CALL:
-        return "is no tool exchange, and only those may be rewritten in their place"
+# Groups of which every word stays, but in which images and files may become a line of text.
+_SPOKEN = (MessageGroupKind.USER, MessageGroupKind.ASSISTANT_TEXT)
+
+
+def _broken_by_rewriting(index: MessageIndex, edit: Edit, pinned: Collection[MessageGroup]) -> str | None:
+    group, before, after = edit.groups[0], index.original_at(edit.position or 0), edit.messages[0]
+    if group in pinned:
+        return "is pinned and must stay as it is"
     if group is index.newest_step and edit.action is not Action.CUT:
         return "is of the newest step, which must stay as it is"
-    return _changed_exchange(index.original_at(edit.position or 0), edit.messages[0])
+    if group.kind is MessageGroupKind.TOOL_CALL:
+        return _changed_message(before, after) or _changed_exchange(before, after)
+    if group.kind not in _SPOKEN or edit.action is not Action.STRIP:
+        return "is no tool exchange, and elsewhere only images and files may be replaced in their place"
+    if group in index.task_groups:
+        return "is of the task, which must stay as it is"
+    return _changed_message(before, after) or _changed_words(before, after)
 
 
-def _changed_exchange(before: ChatMessage, after: ChatMessage) -> str | None:
-    """A rewritten message still makes the same calls and answers the same calls, for the same speaker."""
+def _changed_message(before: ChatMessage, after: ChatMessage) -> str | None:
+    """A rewritten message has the same speaker and all that was known of it."""
     if before.role is not after.role or before.name != after.name:
         return "must keep its role and name"
     if not before.meta.keys() <= after.meta.keys():
         return "must keep its metadata"
+    return None
+
+
+def _changed_words(before: ChatMessage, after: ChatMessage) -> str | None:
+    """A message that was stripped has the same parts in the same order, but for text in the place of its media."""
+    words, media = _sorted_apart(content_parts(before))
+    words_after, media_after = _sorted_apart(content_parts(after))
+    own = {id(part) for part in words}
+    added = [part for part in words_after if id(part) not in own]
+    same = _is_part_of(words, words_after) and _is_part_of(media_after, media)
+    if same and len(words_after) - len(words) == len(added) == len(media) - len(media_after):
+        return None if all(isinstance(part, TextContent) for part in added) else "must get text in the place of media"
+    return "must keep all of its parts in their order but the images and files that became text"
+
+
+def _sorted_apart(parts: Sequence[ContentPart]) -> tuple[list[ContentPart], list[ContentPart]]:
+    """What was said, and what was attached."""
+    said: list[ContentPart] = []
+    attached: list[ContentPart] = []
+    for part in parts:
+        (attached if isinstance(part, Attachment) else said).append(part)
+    return said, attached
+
+
+def _is_part_of(few: Sequence[ContentPart], many: Sequence[ContentPart]) -> bool:
+    """Whether a list holds all parts of another, the very same and in their order."""
+    rest = iter(many)
+    return all(any(one is other for other in rest) for one in few)
+
+
+def _changed_exchange(before: ChatMessage, after: ChatMessage) -> str | None:
+    """A rewritten message still makes the same calls and answers the same calls."""
     if not _same_exchanges(content_parts(before), content_parts(after)):
         return "must keep its calls and results, with their ids, argument names and error flags"
     return None

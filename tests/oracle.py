@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from haystack.dataclasses import ChatMessage, ChatRole, ToolCall
+from haystack.dataclasses import ChatMessage, ChatRole, FileContent, ImageContent, TextContent, ToolCall
 from haystack.dataclasses.chat_message import ToolCallResult
 
 MARK = "context_compaction"
@@ -34,6 +34,8 @@ class Facts:
     """Roles whose messages may be replaced by a shortened copy."""
     cuts_inputs: bool = False
     """Values in the arguments of calls may be replaced."""
+    strips: bool = False
+    """Images and files may each become a text, also in what users and the model said."""
     cuts_newest: bool = False
     """The hook may cut a result of the newest step to head and tail."""
     keeps_system: bool = True
@@ -74,7 +76,13 @@ def _nearest_unanswered(
 
 
 def written_by_compaction(message: ChatMessage) -> bool:
-    return MARK in message.meta
+    """A message that only lost its images and files is still that of its author."""
+    return MARK in message.meta and not _is_stripped(message)
+
+
+def _is_stripped(message: ChatMessage) -> bool:
+    mark = message.meta.get(MARK)
+    return isinstance(mark, dict) and mark.get("strategy") == "media"
 
 
 def task_positions(messages: Sequence[ChatMessage]) -> list[int]:
@@ -134,10 +142,16 @@ def _with_rewritten(
     for index, message in enumerate(after):
         if found[index] is None and not any(message is original for original in before):
             end = next((n for n in found[index:] if n is not None), len(before))
-            same = (n for n in range(pointer, end) if _outline(before[n]) == _outline(message))
+            same = (n for n in range(pointer, end) if _may_be_copy(before[n], message))
             found[index] = next(same, None) if not _is_note(message) else None
         pointer = pointer if found[index] is None else found[index] + 1
     return found
+
+
+def _may_be_copy(original: ChatMessage, message: ChatMessage) -> bool:
+    if _outline(original) != _outline(message):
+        return False
+    return not _is_stripped(message) or _without_added_texts(original, message) is not None
 
 
 def _is_note(message: ChatMessage) -> bool:
@@ -243,11 +257,39 @@ def _faults_of_a_copy(original: ChatMessage, copy: ChatMessage, facts: Facts) ->
     mark = copy.meta.get(MARK)
     if not (isinstance(mark, dict) and isinstance(mark.get("strategy"), str)):
         faults.append(f"the copy does not say which strategy wrote it: {mark!r}")
-    if (original.texts, original.reasonings) != (copy.texts, copy.reasonings):
+    if facts.strips and _is_stripped(copy):
+        added = _without_added_texts(original, copy)
+        if added is None or added != len(_media_of(original)) - len(_media_of(copy)):
+            faults.append("more than images and files changed, or they did not become one text each")
+    elif [p.to_dict() for p in _own_parts(original)] != [p.to_dict() for p in _own_parts(copy)]:
         faults.append("text or reasoning of its own changed")
     faults.extend(_faults_of_calls(original.tool_calls, copy.tool_calls, facts))
     faults.extend(_faults_of_results(original.tool_call_results, copy.tool_call_results, facts))
     return faults
+
+
+def _own_parts(message: ChatMessage) -> list[Any]:
+    """What a message says or shows itself, in order; its calls and results have rules of their own."""
+    kinds = (ToolCall, ToolCallResult)
+    return [part for part in message._content if not isinstance(part, kinds)]
+
+
+def _media_of(message: ChatMessage) -> list[Any]:
+    return [part for part in _own_parts(message) if isinstance(part, ImageContent | FileContent)]
+
+
+def _without_added_texts(original: ChatMessage, copy: ChatMessage) -> int | None:
+    """How many texts a copy has beside the parts of the original that are no media; `None` if one of these is gone."""
+    left = [part for part in _own_parts(original) if not isinstance(part, ImageContent | FileContent)]
+    added = 0
+    for part in _own_parts(copy):
+        if left and part is left[0]:
+            left.pop(0)
+        elif isinstance(part, TextContent):
+            added += 1
+        elif not any(part is media for media in _media_of(original)):
+            return None
+    return None if left else added
 
 
 def _faults_of_calls(originals: Sequence[ToolCall], copies: Sequence[ToolCall], facts: Facts) -> list[str]:
@@ -336,7 +378,8 @@ def _neighbours(after: Sequence[ChatMessage], found: Sequence[int | None], facts
 
 class RecordingCounter:
     """
-    Four characters a token and four tokens a message, additive, with a record of every message that it was given.
+    Four characters a token, four tokens a message and a hundred an image or file, additive, with a record of every
+    message that it was given.
 
     :param additive: Whether it tells that single messages may be given; without that its kind is unknown.
     """
@@ -348,7 +391,7 @@ class RecordingCounter:
 
     def count(self, messages: list[ChatMessage], tools: Any = None) -> int:
         self.requests.append(list(messages))
-        return sum(4 + len(_everything(message)) // 4 for message in messages)
+        return sum(4 + 100 * _media_count(message) + len(_everything(message)) // 4 for message in messages)
 
     def times(self, message: ChatMessage) -> int:
         """How often this very message was measured, alone or among others."""
@@ -357,6 +400,13 @@ class RecordingCounter:
     @property
     def measured(self) -> int:
         return sum(len(request) for request in self.requests)
+
+
+def _media_count(message: ChatMessage) -> int:
+    blocks = [
+        block for result in message.tool_call_results if not isinstance(result.result, str) for block in result.result
+    ]
+    return len(_media_of(message)) + sum(isinstance(block, ImageContent | FileContent) for block in blocks)
 
 
 def _everything(message: ChatMessage) -> str:

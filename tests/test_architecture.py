@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "haystack_compaction"
 # Low to high. A module may import from lines above its own, and not from its own.
 LAYERS = [
     {"arguments", "errors", "prompts", "content", "steps", "lifecycle", "serialization"},
-    {"marks", "render", "budget", "json_documents"},
+    {"attachments", "marks", "render", "budget", "json_documents"},
     {"token_counters.estimated_counter"},
     {"token_counters.tiktoken_counter", "token_counters.cached_counter"},
     {"token_counters"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"triggers", "edits", "openai_format", "haystack_format"},
     {"outcome", "validity", "oversize", "transcripts"},
     {"compactor"},
-    {"foreign", "compactors.tool_result_pruning"},
+    {"foreign", "compactors.media", "compactors.tool_result_pruning"},
     {"compactors"},
     {"compaction"},
     {"hooks", "components"},

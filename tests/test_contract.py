@@ -22,6 +22,7 @@ from haystack_compaction import (
     ChatMessageCompactor,
     CompactionHook,
     EstimatedTokenCounter,
+    MediaCompactor,
     MessagesExceed,
     TokensBelow,
     ToolResultPruningCompactor,
@@ -38,6 +39,7 @@ Way = Callable[[Any, list[ChatMessage], int, Any], Awaitable[list[ChatMessage] |
 
 PRUNING = Facts()
 CLEARING = Facts(rewrites=frozenset({"tool", "assistant"}), cuts_inputs=True)
+STRIPPING = Facts(rewrites=frozenset({"tool", "user", "assistant"}), strips=True)
 
 COMPACTORS: dict[str, tuple[Make, Facts]] = {
     "pruning": (ToolResultPruningCompactor, PRUNING),
@@ -53,6 +55,19 @@ COMPACTORS: dict[str, tuple[Make, Facts]] = {
     "pruning with a goal of its own": (
         lambda: ToolResultPruningCompactor(trigger=MessagesExceed(3), target=TokensBelow(300)),
         Facts(own_goal=True),
+    ),
+    "media": (MediaCompactor, STRIPPING),
+    "media, none kept": (lambda: MediaCompactor(keep_last_media=0), STRIPPING),
+    "media, one kept": (lambda: MediaCompactor(keep_last_media=1), STRIPPING),
+    "media, some pinned": (
+        lambda: MediaCompactor(
+            keep_last_media=0, pin_meta_keys=("source",), pin_first_user_message=True, min_keep_groups=2
+        ),
+        STRIPPING,
+    ),
+    "media with a goal of its own": (
+        lambda: MediaCompactor(keep_last_media=0, trigger=MessagesExceed(3), target=TokensBelow(300)),
+        Facts(rewrites=STRIPPING.rewrites, strips=True, own_goal=True),
     ),
 }
 
@@ -291,7 +306,7 @@ class TestCountersThatFail:
 
     @each_compactor
     async def test_fault_25_a_strict_counter_does_not_prevent_compaction(self, compactor: str) -> None:
-        messages = [S("rules"), U("go"), *steps("a", "b", "c", "d", "e", chars=4000), A("done")]
+        messages = [S("rules"), *SHAPES["screenshots (37)"](), *steps("d", "e", chars=4000), A("done")]
         assert made(compactor)[0].compact(messages, 0, StrictCounter(messages)) is not None
 
     @each_compactor
@@ -351,8 +366,8 @@ class TestInsideOurHook:
     def test_a_pass_that_freed_nothing_is_tried_again_when_a_new_step_puts_an_old_one_within_reach(
         self, compactor: str
     ) -> None:
-        if compactor in ("pruning, two steps kept", "pruning, some pinned"):
-            pytest.skip("it keeps both steps of this conversation")
+        if compactor in ("pruning, two steps kept", "pruning, some pinned", "media", "media, some pinned"):
+            pytest.skip("it keeps both steps of this conversation, or both files")
         counter = EstimatedTokenCounter()
         hook = CompactionHook(made(compactor)[0], context_window=2000, token_counter=counter)
         state = agent_state([U("task"), A(calls=["a"]), T("a", [file(), file()])])
@@ -388,7 +403,7 @@ class TestInsideHaystacksHook:
 
     @each_compactor
     def test_it_brings_the_conversation_down(self, compactor: str) -> None:
-        messages = SHAPES["plain steps"]()
+        messages = SHAPES["screenshots (37)"]()
         state = agent_state(messages)
         HaystackHook(made(compactor)[0], context_window=800, token_counter=ApproximateTokenCounter()).run(state)
         assert not _same_objects(state.data["messages"], messages)

@@ -21,8 +21,10 @@ from haystack_compaction.marks import (
     OFFLOAD_META_KEY,
     TOOL_INPUT_CLEARING,
     TOOL_RESULT_PRUNING,
+    is_reduced,
     is_reduced_result,
     marked,
+    original_tokens_of,
 )
 from haystack_compaction.metering import shared_out
 from haystack_compaction.prompts import ERROR_EXCERPT, TOOL_INPUT_PLACEHOLDER, TOOL_RESULT_PLACEHOLDER
@@ -172,7 +174,7 @@ class ToolResultPruningCompactor(Compactor):
             return None
         meta = message.meta
         if COMPACTION_META_KEY in meta:
-            original_tokens = _first_known(message, original_tokens)
+            original_tokens = original_tokens_of(message, original_tokens)
         return with_parts(message, parts, marked(meta, TOOL_RESULT_PRUNING, original_tokens=original_tokens))
 
     def _without_content(self, group: MessageGroup, result: ContentPart) -> ToolCallResult | None:
@@ -194,7 +196,7 @@ class ToolResultPruningCompactor(Compactor):
 
     def _cleared(self, _: MessageGroup, message: ChatMessage, original_tokens: int) -> ChatMessage | None:
         """The message with its calls' arguments cut, or None where there is nothing to take."""
-        if COMPACTION_META_KEY in message.meta:
+        if is_reduced(message):
             return None
         parts = [self._without_inputs(part) if isinstance(part, ToolCall) else part for part in content_parts(message)]
         if all(one is other for one, other in zip(parts, content_parts(message), strict=True)):
@@ -228,13 +230,6 @@ def _text_of(result: ToolCallResult) -> str:
     if isinstance(result.result, str):
         return result.result
     return "\n".join(part.text for part in result.result if isinstance(part, TextContent))
-
-
-def _first_known(message: ChatMessage, tokens: int) -> int:
-    """What a result cost before anything was taken of it, also where it had been cut to fit before."""
-    mark = message.meta.get(COMPACTION_META_KEY)
-    known = mark.get("original_tokens") if isinstance(mark, dict) else None
-    return max(known, tokens) if isinstance(known, int) else tokens
 
 
 def _shortened(value: Any) -> Any:
