@@ -8,7 +8,7 @@ makes a counter that is off by a factor as good as any.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from haystack_compaction.arguments import check_int
@@ -42,6 +42,18 @@ class Window:
     compact_to: float = 0.4
     max_output_tokens: int = 0
 
+    #: The room for a request.
+    tokens: int = field(init=False, repr=False, compare=False)
+
+    #: The size of a request at which compaction starts.
+    start_tokens: float = field(init=False, repr=False, compare=False)
+
+    #: The size of a request that compaction aims at.
+    goal_tokens: float = field(init=False, repr=False, compare=False)
+
+    #: How much a conversation has to grow before a pass that missed its goal is worth another.
+    retry_tokens: float = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         check_int("context_window", self.context_window, minimum=1, why="Give the window of your model.")
         check_int("max_output_tokens", self.max_output_tokens, minimum=0)
@@ -59,34 +71,16 @@ class Window:
                 f"{self.compact_at} and compact_to={self.compact_to}. A goal that is not below the start would start "
                 f"compaction again at once."
             )
-
-    @property
-    def tokens(self) -> int:
-        """
-        The room for a request.
-        """
-        return self.context_window - self.max_output_tokens
-
-    @property
-    def start_tokens(self) -> float:
-        """
-        The size of a request at which compaction starts.
-        """
-        return self.compact_at * self.tokens
-
-    @property
-    def goal_tokens(self) -> float:
-        """
-        The size of a request that compaction aims at.
-        """
-        return self.compact_to * self.tokens
-
-    @property
-    def retry_tokens(self) -> float:
-        """
-        How much a conversation has to grow before a pass that missed its goal is worth another.
-        """
-        return max((self.start_tokens - self.goal_tokens) / 4, 1)
+        # Taken once, because they are asked in each step of a run.
+        tokens = self.context_window - self.max_output_tokens
+        start, goal = self.compact_at * tokens, self.compact_to * tokens
+        for name, number in (
+            ("tokens", tokens),
+            ("start_tokens", start),
+            ("goal_tokens", goal),
+            ("retry_tokens", max((start - goal) / 4, 1)),
+        ):
+            object.__setattr__(self, name, number)
 
 
 # What is reported where there is neither a cache nor reasoning.

@@ -127,14 +127,35 @@ class Compaction:
         :param tools: The tools whose schemas are sent along.
         :returns: What was done. A failure is part of it and never raised.
         """
+        report = yield from self.changes(record, messages, context_tokens=context_tokens, tools=tools)
+        if isinstance(report, Report):
+            return report
+        index = record.index or MessageIndex(messages, self.token_counter)
+        triggered = report.tokens >= self.window.start_tokens
+        return Report(self._at_rest(index, messages, triggered=triggered), triggered, report, report.tokens)
+
+    def changes(
+        self, record: RunRecord, messages: list[ChatMessage], *, context_tokens: int = 0, tools: Sequence[Any] = ()
+    ) -> Steps[Report | RequestSize]:
+        """
+        Do the same without a word where nothing is to be done, which is most steps of a run.
+
+        :param record: What is remembered of the run; brought up to date.
+        :param messages: The conversation, oldest first.
+        :param context_tokens: The Agent's own record of the last report, 0 where there is none.
+        :param tools: The tools whose schemas are sent along.
+        :returns: What was done, or only the size of the request.
+        """
         try:
-            index, size = self._measured(record, messages, context_tokens, tools)
+            index, size, may_act = self._measured(record, messages, context_tokens, tools)
         except CounterError as error:
             return self._unmeasured(record, messages, str(error))
         triggered = size.tokens >= self.window.start_tokens
         if not triggered:
             record.retry_at = 0.0
-        outcome = self._at_rest(index, messages, Reason.BACKED_OFF if triggered else Reason.FITS)
+        if not may_act:
+            return size
+        outcome = self._at_rest(index, messages, triggered=triggered)
         if triggered and size.tokens >= record.retry_at:
             index.scale = size.scale
             outcome = yield from self.compactor.steps(index, size.target_tokens(self.window.goal_tokens))
@@ -149,8 +170,8 @@ class Compaction:
 
     def _measured(
         self, record: RunRecord, messages: list[ChatMessage], context_tokens: int, tools: Sequence[Any]
-    ) -> tuple[MessageIndex, RequestSize]:
-        """The conversation's index, with only what is new looked at, and the size of the request."""
+    ) -> tuple[MessageIndex, RequestSize, bool]:
+        """The conversation's index, with only what is new looked at, the size of the request, and whether to act."""
         usage = _last_usage(messages)
         # As long as the Agent's record is that of the last reply, nobody has rewritten what came before it.
         untouched = usage is not None and usage.context_tokens == context_tokens
@@ -159,16 +180,19 @@ class Compaction:
         index = self._index(record, messages, only_resembling=trusting)
         schemas = self._schema_tokens(record, tools)
         size = request_size(_local_counts(index, schemas), usage, context_tokens)
-        if trusting and self._may_act(record, size) and not index.begins(messages):
+        may_act = self._may_act(record, size)
+        if trusting and may_act and not index.begins(messages):
             index = self._index(record, messages, only_resembling=False)
             size = request_size(_local_counts(index, schemas), usage, context_tokens)
+            may_act = self._may_act(record, size)
         record.index = index
-        return index, size
+        return index, size, may_act
 
     def _may_act(self, record: RunRecord, size: RequestSize) -> bool:
         """Whether the conversation may be changed now, by the strategy or by a cut of what is newest."""
-        excess = size.tokens - self.window.tokens
-        return size.tokens >= max(self.window.start_tokens, record.retry_at) or 0 < excess < size.after
+        if size.tokens >= self.window.start_tokens and size.tokens >= record.retry_at:
+            return True
+        return self.max_result_tokens is not None or 0 < size.tokens - self.window.tokens < size.after
 
     def _index(self, record: RunRecord, messages: list[ChatMessage], *, only_resembling: bool) -> MessageIndex:
         known = record.index
@@ -276,8 +300,8 @@ class Compaction:
             growth = max(growth, (window.tokens - tokens) / 2)
         return min(tokens + growth, window.tokens)
 
-    def _at_rest(self, index: MessageIndex, messages: list[ChatMessage], reason: Reason) -> Outcome:
-        size = Size.of(index)
+    def _at_rest(self, index: MessageIndex, messages: list[ChatMessage], *, triggered: bool) -> Outcome:
+        size, reason = Size.of(index), Reason.BACKED_OFF if triggered else Reason.FITS
         return Outcome(messages, reason, size, size, self.compactor.name, index=index)
 
     def _unmeasured(self, record: RunRecord, messages: list[ChatMessage], failure: str) -> Report:
@@ -316,7 +340,7 @@ def _local_counts(index: MessageIndex, schemas: int) -> LocalCounts:
     position = index.newest_reply_position
     if position is None:
         return LocalCounts(total, 0, 0, schemas)
-    reply, *newer = map(index.ledger.at, range(position, index.total_message_count))
+    reply, *newer = index.ledger.since(position)
     after = sum(newer)
     return LocalCounts(total - reply - after, reply, after, schemas)
 

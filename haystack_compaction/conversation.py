@@ -66,14 +66,13 @@ class MessageIndex(ConversationSize):
         :raises TypeError: If an entry is no `ChatMessage`.
         """
         check_messages("messages", messages)
-        sort, groups, start = self._grouping.add, self._grouping.groups, len(self._originals)
+        grouping, start = self._grouping, len(self._originals)
         self._originals.extend(messages)
-        sorted_into: list[MessageGroup] = []
-        for position, message in enumerate(messages, start):
-            group = sort(message, position)
-            sorted_into.append(group)
-            if group is not groups[-1]:
-                self._settled.clear()  # a result that came late, for a group further up
+        sort = grouping.add
+        sorted_into = [sort(message, position) for position, message in enumerate(messages, start)]
+        if grouping.reached_back:
+            grouping.reached_back = False
+            self._settled.clear()
         self.ledger.grow(sorted_into)
         if self._current is not None:
             self._current.extend(messages)

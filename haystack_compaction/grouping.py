@@ -37,6 +37,8 @@ class Grouping:
         self.user_note_count = 0
         self.turn = 0
         self.has_turn_zero = False
+        #: Whether a result came late, for a group further up than the newest.
+        self.reached_back = False
         self._owner = owner
         self._after_user = False
         # The groups whose calls wait for a result, one entry a call, the nearest last.
@@ -147,6 +149,8 @@ class Grouping:
             self.newest_step = group
         group.messages.append(message)
         group.positions.append(position)
+        if group is not self.groups[-1]:
+            self.reached_back = True
         return group
 
     def _take_loose_reasoning(self) -> list[MessageGroup]:

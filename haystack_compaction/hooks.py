@@ -14,14 +14,14 @@ from haystack.token_counters import TokenCounter
 from haystack.tracing.tracer import is_tracing_enabled, tracer
 
 from haystack_compaction.arguments import check_callback, check_int, check_method, check_optional_int
-from haystack_compaction.budget import Window
+from haystack_compaction.budget import RequestSize, Window
 from haystack_compaction.compaction import Compaction, Report, RunRecord, tell
 from haystack_compaction.compactors import ToolResultPruningCompactor
 from haystack_compaction.foreign import CompactorLike, as_compactor
 from haystack_compaction.lifecycle import HandsOnLifecycle
 from haystack_compaction.outcome import Outcome, Reason
 from haystack_compaction.serialization import settings_from_dict, settings_to_dict
-from haystack_compaction.steps import drive, drive_async
+from haystack_compaction.steps import Steps, drive, drive_async
 from haystack_compaction.token_counters import EstimatedTokenCounter
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class CompactionHook(HandsOnLifecycle):
             if work is None:
                 return
             compaction, record = work
-            self._finish(state, record, compaction, drive(compaction.steps(record, **_request(state))))
+            self._finish(state, record, compaction, drive(_steps(compaction, record, state)))
         except Exception as error:  # noqa: BLE001 - nothing of ours ends an Agent's run
             self._give_up(state, error)
 
@@ -174,8 +174,7 @@ class CompactionHook(HandsOnLifecycle):
             if work is None:
                 return
             compaction, record = work
-            report = await drive_async(compaction.steps(record, **_request(state)))
-            self._finish(state, record, compaction, report)
+            self._finish(state, record, compaction, await drive_async(_steps(compaction, record, state)))
         except Exception as error:  # noqa: BLE001 - nothing of ours ends an Agent's run
             self._give_up(state, error)
 
@@ -209,8 +208,10 @@ class CompactionHook(HandsOnLifecycle):
             return None
         return value
 
-    def _finish(self, state: State, record: RunRecord, compaction: Compaction, report: Report) -> None:
+    def _finish(self, state: State, record: RunRecord, compaction: Compaction, report: Report | RequestSize) -> None:
         """Write back what was done, and tell of it."""
+        if not isinstance(report, Report):
+            return
         outcome = report.outcome
         if outcome.compacted:
             # A copy, because a listener is given the outcome as well.
@@ -285,14 +286,16 @@ class CompactionHook(HandsOnLifecycle):
         return f"CompactionHook({self.compactor!r}, context_window={self.context_window})"
 
 
-def _request(state: State) -> dict[str, Any]:
-    """What the Agent is about to send."""
+def _steps(compaction: Compaction, record: RunRecord, state: State) -> Steps[Report | RequestSize]:
+    """What to do about the request that the Agent is about to send. Only a trace wants to know of one that fits."""
+    steps = compaction.steps if is_tracing_enabled() else compaction.changes
     context_tokens = state.data.get("context_tokens")
-    return {
-        "messages": state.data.get("messages") or [],
-        "context_tokens": context_tokens if isinstance(context_tokens, int) else 0,
-        "tools": state.data.get("tools") or (),
-    }
+    return steps(
+        record,
+        state.data.get("messages") or [],
+        context_tokens=context_tokens if isinstance(context_tokens, int) else 0,
+        tools=state.data.get("tools") or (),
+    )
 
 
 def _warn_once(record: RunRecord, kind: str, text: str) -> None:

@@ -85,6 +85,20 @@ class Ledger:
             tokens = self._tokens[position] = self.meter.count([self._messages[position]])
         return tokens
 
+    def since(self, position: int) -> list[int]:
+        """
+        Return what the messages from a place to the end cost.
+
+        :param position: The place in the conversation.
+        :returns: Tokens of the counter, one number a message.
+        :raises CounterError: If the counter fails.
+        """
+        self._count_new()
+        counts = self._tokens[position:].tolist()
+        if _UNMEASURED in counts:
+            counts = list(map(self.at, range(position, len(self._tokens))))
+        return counts
+
     def of(self, group: MessageGroup) -> int:
         """
         Return what a group costs that is still in.

@@ -22,7 +22,6 @@ from haystack.token_counters import TokenCounter
 
 from haystack_compaction.content import ContentPart, content_parts, with_parts, with_result
 from haystack_compaction.errors import CounterError
-from haystack_compaction.render import measured
 from haystack_compaction.token_counters import CachedTokenCounter, EstimatedTokenCounter
 
 # By name, because importing them would load a tokenizer.
@@ -129,10 +128,11 @@ class Meter:
         """
         if not self.additive:
             return self.count([message])
-        text, images, files = measured(message)
-        if images or files or len(text) > _MAX_REMEMBERED_CHARS:
+        parts = content_parts(message)
+        text = parts[0].result if len(parts) == 1 and isinstance(parts[0], ToolCallResult) else None
+        if not isinstance(text, str) or len(text) > _MAX_REMEMBERED_CHARS:
             return self.count([message])
-        key = (text, message.role, message.name)
+        key = (text, message.name)
         tokens = self._replacements.get(key)
         if tokens is None:
             if len(self._replacements) >= _MAX_REMEMBERED:

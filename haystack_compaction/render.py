@@ -7,7 +7,7 @@ images and files, which counters charge flat.
 
 import json
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from haystack.dataclasses import ChatMessage, FileContent, ImageContent, TextContent, ToolCall, ToolCallResult
@@ -30,22 +30,48 @@ def measured(
         sent; an estimate may take a faster way.
     :returns: Its text as it is sent, with a line break between its parts, and how many images and files it holds.
     """
-    parts = content_parts(message)
-    if len(parts) == 1:
-        # Nearly every message is one text or one result, and this is done once for each of a long run.
-        part = parts[0]
+    return _measured_parts(content_parts(message), arguments_as_text or arguments_text)
+
+
+def measured_each(
+    messages: Sequence[ChatMessage], arguments_as_text: Callable[[dict[str, Any]], str]
+) -> tuple[list[str], list[tuple[int, int, int]]]:
+    """
+    Return what is to be measured of many messages, in less time than one by one.
+
+    :param messages: The messages.
+    :param arguments_as_text: How to write the arguments of a call.
+    :returns: Their texts, and for each message with images or files its place in the list and how many it holds.
+    """
+    texts: list[str] = []
+    media: list[tuple[int, int, int]] = []
+    for message in messages:
+        parts = content_parts(message)
+        part = parts[0] if len(parts) == 1 else None
+        # Nearly every message is one result or one text, and this is done once for each of a long run.
         if isinstance(part, ToolCallResult) and isinstance(part.result, str):
-            return part.result, 0, 0
-        if isinstance(part, TextContent):
-            return part.text, 0, 0
+            texts.append(part.result)
+        elif isinstance(part, TextContent):
+            texts.append(part.text)
+        else:
+            text, images, files = _measured_parts(parts, arguments_as_text)
+            if images or files:
+                media.append((len(texts), images, files))
+            texts.append(text)
+    return texts, media
+
+
+def _measured_parts(
+    parts: Sequence[ContentPart], arguments_as_text: Callable[[dict[str, Any]], str]
+) -> tuple[str, int, int]:
+    """The text of parts, with a line break between them, and how many images and files they hold."""
     texts: list[str] = []
     media: list[ImageContent | FileContent] = []
-    as_text = arguments_as_text or arguments_text
     for part in parts:
         if isinstance(part, TextContent):
             texts.append(part.text)
         elif isinstance(part, ToolCall):
-            texts.append(part.tool_name + as_text(part.arguments))
+            texts.append(part.tool_name + arguments_as_text(part.arguments))
         else:
             _sort(part, texts, media)
     images = sum(isinstance(part, ImageContent) for part in media) if media else 0

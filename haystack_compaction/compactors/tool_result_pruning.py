@@ -3,8 +3,9 @@ Old tool results become placeholders: the gentlest strategy, because nothing but
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -137,16 +138,19 @@ class ToolResultPruningCompactor(Compactor):
     ) -> Iterator[Edit]:
         """The edits for a step's messages of one role, those that would free nothing left out."""
         ledger, reason = index.ledger, _REASONS[action]
+        cost_of = ledger.at if ledger.meter.single_messages else partial(ledger.content_at, group)
         for position, message in zip(group.positions, tuple(group.messages), strict=True):
-            if message.role is not role or (message.meta and self._is_protected(message)):
+            tokens = cost_of(position)
+            if tokens <= self.min_tokens or message.role is not role:
                 continue
-            tokens = ledger.content_at(group, position)
-            shorter = shorten(group, message, tokens) if tokens > self.min_tokens else None
-            if shorter is not None:
-                shorter_tokens = ledger.if_rewritten(group, position, shorter)
-                freed_tokens = ledger.at(position) - shorter_tokens
-                if freed_tokens > 0:
-                    yield Edit(action, (group,), reason, (shorter,), position, shorter_tokens, freed_tokens)
+            meta = message.meta
+            shorter = None if meta and self._is_protected(meta) else shorten(group, message, tokens)
+            if shorter is None:
+                continue
+            shorter_tokens = ledger.if_rewritten(group, position, shorter)
+            freed_tokens = ledger.at(position) - shorter_tokens
+            if freed_tokens > 0:
+                yield Edit(action, (group,), reason, (shorter,), position, shorter_tokens, freed_tokens)
 
     def _kept_steps(self, index: MessageIndex) -> set[MessageGroup]:
         """The steps that are out of reach: the newest with results, the newest of all, and what is pinned."""
@@ -190,8 +194,8 @@ class ToolResultPruningCompactor(Compactor):
             text += ERROR_EXCERPT.replace("{excerpt}", _text_of(result)[: self.keep_error_chars])
         return with_result(result, text)
 
-    def _is_protected(self, message: ChatMessage) -> bool:
-        keys = message.meta.keys()
+    def _is_protected(self, meta: Mapping[str, Any]) -> bool:
+        keys = meta.keys()
         return not (keys.isdisjoint(self.skip_meta_keys) and keys.isdisjoint(self.pin_meta_keys))
 
     def _cleared(self, _: MessageGroup, message: ChatMessage, original_tokens: int) -> ChatMessage | None:
