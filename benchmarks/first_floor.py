@@ -44,7 +44,7 @@ class Heard(logging.Handler):
 
 def main() -> None:
     arguments = _arguments()
-    heard = _listen()
+    heard = listen()
     lines: list[Line] = []
     for name in arguments.only or SECTIONS:
         title, section = SECTIONS[name]
@@ -80,7 +80,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return settings
 
 
-def _listen() -> Heard:
+def listen() -> Heard:
     warnings.filterwarnings("ignore", message=".*is an experimental component")
     logging.getLogger("haystack").setLevel(logging.ERROR)
     heard, logger = Heard(), logging.getLogger("haystack_compaction")

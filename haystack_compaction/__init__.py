@@ -10,15 +10,26 @@ from typing import TYPE_CHECKING, Any
 from haystack.core.serialization import allow_deserialization_module
 
 if TYPE_CHECKING:
-    from haystack_compaction.compactor import Compactor, Goal
-    from haystack_compaction.compactors import MediaCompactor, ToolResultPruningCompactor
+    from haystack_compaction.compactor import Compactor
+    from haystack_compaction.compactors import (
+        ContextWindowCompactor,
+        MediaCompactor,
+        PipelineCompactor,
+        SelectiveToolCallCompactor,
+        SlidingWindowCompactor,
+        TokenBudgetCompactor,
+        ToolResultCollapseCompactor,
+        ToolResultPruningCompactor,
+        TruncationCompactor,
+    )
     from haystack_compaction.components import ChatMessageCompactor, apply_compaction, apply_compaction_async
     from haystack_compaction.conversation import MessageIndex
     from haystack_compaction.edits import Action, Edit, apply_edit, drop, rewrite, substitute
     from haystack_compaction.errors import CompactionError, CompactorError, CounterError, TranscriptError
+    from haystack_compaction.goal import Goal
     from haystack_compaction.groups import Exchange, MessageGroup, MessageGroupKind
     from haystack_compaction.hooks import CompactionHook
-    from haystack_compaction.outcome import Outcome, Reason, Size
+    from haystack_compaction.outcome import Outcome, Reason, Size, StageOutcome
     from haystack_compaction.steps import Call, ask
     from haystack_compaction.token_counters import CachedTokenCounter, EstimatedTokenCounter, TiktokenCounter
     from haystack_compaction.transcripts import (
@@ -47,9 +58,15 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Compactor": "compactor",
-    "Goal": "compactor",
+    "ContextWindowCompactor": "compactors",
     "MediaCompactor": "compactors",
+    "PipelineCompactor": "compactors",
+    "SelectiveToolCallCompactor": "compactors",
+    "SlidingWindowCompactor": "compactors",
+    "TokenBudgetCompactor": "compactors",
+    "ToolResultCollapseCompactor": "compactors",
     "ToolResultPruningCompactor": "compactors",
+    "TruncationCompactor": "compactors",
     "ChatMessageCompactor": "components",
     "apply_compaction": "components",
     "apply_compaction_async": "components",
@@ -65,12 +82,14 @@ _MODULES = {
     "CounterError": "errors",
     "TranscriptError": "errors",
     "Exchange": "groups",
+    "Goal": "goal",
     "MessageGroup": "groups",
     "MessageGroupKind": "groups",
     "CompactionHook": "hooks",
     "Outcome": "outcome",
     "Reason": "outcome",
     "Size": "outcome",
+    "StageOutcome": "outcome",
     "Call": "steps",
     "ask": "steps",
     "CachedTokenCounter": "token_counters",
@@ -107,6 +126,7 @@ __all__ = [
     "CompactionHook",
     "Compactor",
     "CompactorError",
+    "ContextWindowCompactor",
     "Conversation",
     "CounterError",
     "Edit",
@@ -123,14 +143,21 @@ __all__ = [
     "Never",
     "Not",
     "Outcome",
+    "PipelineCompactor",
     "Reason",
+    "SelectiveToolCallCompactor",
     "Size",
+    "SlidingWindowCompactor",
+    "StageOutcome",
     "TiktokenCounter",
+    "TokenBudgetCompactor",
     "TokensBelow",
     "TokensExceed",
+    "ToolResultCollapseCompactor",
     "ToolResultPruningCompactor",
     "TranscriptError",
     "Trigger",
+    "TruncationCompactor",
     "TurnsExceed",
     "apply_compaction",
     "apply_compaction_async",

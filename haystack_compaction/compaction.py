@@ -159,7 +159,7 @@ class Compaction:
         if triggered and size.tokens >= record.retry_at:
             index.scale = size.scale
             outcome = yield from self.compactor.steps(index, size.target_tokens(self.window.goal_tokens))
-            outcome = self._worth_it(outcome, size)
+            outcome = self._worth_it(index, outcome, size)
         try:
             report = self._with_cuts(outcome, size, triggered=triggered)
         except CounterError as error:
@@ -216,17 +216,20 @@ class Compaction:
 
     # What is done about it
 
-    def _worth_it(self, outcome: Outcome, size: RequestSize) -> Outcome:
+    def _worth_it(self, index: MessageIndex, outcome: Outcome, size: RequestSize) -> Outcome:
         """Take back a pass that freed too little to be worth a new beginning of the provider's prompt cache."""
-        if not outcome.compacted or outcome.freed_tokens * size.scale >= self.min_freed_tokens or outcome.index is None:
+        if not outcome.compacted or outcome.freed_tokens * size.scale >= self.min_freed_tokens:
             return outcome
-        return unchanged(
-            outcome.index,
+        # Of the index that was given: the outcome's is another one where somebody else's compactor was asked.
+        left = unchanged(
+            index,
             outcome.strategy,
             Reason.NO_GAIN,
             target_tokens=outcome.target_tokens,
             before=outcome.before,
+            failures=outcome.failures,
         )
+        return replace(left, stages=outcome.stages)
 
     def _with_cuts(self, outcome: Outcome, size: RequestSize, *, triggered: bool) -> Report:
         """Cut newest results that do not fit even now."""
@@ -278,7 +281,8 @@ class Compaction:
             warnings += record.first_of_its_kind("failure", failure)
         if report.tried not in _AT_REST and report.tokens_after > self.window.goal_tokens:
             record.retry_at = self._retry_at(report)
-            if report.tokens_after >= self.window.start_tokens and report.tried in _DONE_WHAT_MAY_BE:
+            done = report.tried in _DONE_WHAT_MAY_BE and not outcome.failures
+            if done and report.tokens_after >= self.window.start_tokens:
                 warnings += record.first_of_its_kind("size", _TOO_LARGE)
         return report._replace(outcome=outcome, context_tokens=accounted, warnings=warnings)
 

@@ -9,6 +9,7 @@ thing.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from typing import Any, ClassVar, TypeVar
 
 from haystack import logging
@@ -24,8 +25,9 @@ from haystack_compaction.arguments import (
     check_optional_int,
 )
 from haystack_compaction.conversation import MessageIndex
-from haystack_compaction.edits import Action, Edit, apply_edit, separator, substitute
+from haystack_compaction.edits import Action, Edit, apply_edit, drop, part_users
 from haystack_compaction.errors import CompactionError, CompactorError
+from haystack_compaction.goal import BudgetGoal, Goal
 from haystack_compaction.groups import MessageGroup, MessageGroupKind
 from haystack_compaction.outcome import Outcome, Reason, Size
 from haystack_compaction.serialization import settings_from_dict, settings_to_dict
@@ -36,29 +38,6 @@ from haystack_compaction.validity import Allowance, broken_rule
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T", bound="Compactor")
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """
-    How far a pass is to go.
-
-    :param condition: Holds as soon as it is enough. With neither of the two everything goes that may.
-    :param target_tokens: A budget instead, in tokens of the index's counter.
-    """
-
-    condition: Condition | None = None
-    target_tokens: int | None = None
-
-    def met(self, index: MessageIndex) -> bool:
-        """
-        Return whether it is enough.
-
-        :param index: The conversation as it is now.
-        """
-        if self.target_tokens is not None:
-            return index.ledger.included <= self.target_tokens
-        return self.condition is not None and self.condition(index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,15 +119,7 @@ class Compactor:
         :param goal: How far to go.
         :returns: The edits that were carried out.
         """
-        done: list[Edit] = []
-        for edit in self.propose(index):
-            done.append(apply_edit(index, edit))
-            if goal.met(index):
-                done.extend(part_users(index))
-                if goal.met(index):
-                    return done
-        done.extend(part_users(index))
-        return done
+        return carry_out(index, self.propose(index), goal)
         yield  # a generator that needs nothing from outside
 
     def removable_groups(self, index: MessageIndex) -> list[MessageGroup]:
@@ -163,6 +134,22 @@ class Compactor:
         return sorted(
             removable, key=lambda group: 0 if group.is_orphan else 1 + (group.kind is MessageGroupKind.SUMMARY)
         )
+
+    def orphan_edits(self, index: MessageIndex) -> Iterator[Edit]:
+        """
+        Yield the edits that remove results without a call, which go before anything else.
+
+        :param index: The conversation.
+        :returns: Edits, oldest first. Those at the head go together, so that none is left there when one is enough.
+        """
+        kept = self.kept_groups(index)
+        groups = [group for group in index.included_groups() if group.kind is not MessageGroupKind.SYSTEM]
+        at_head = tuple(takewhile(lambda group: group.is_orphan and group not in kept, groups))
+        if at_head:
+            yield Edit(Action.DROP, at_head, "result without a call")
+        for group in groups[len(at_head) :]:
+            if group.is_orphan and group not in kept:
+                yield drop(group, "result without a call")
 
     def kept_groups(self, index: MessageIndex) -> set[MessageGroup]:
         """
@@ -201,7 +188,14 @@ class Compactor:
         if not (self.min_keep_groups or self.pin_meta_keys or self.pin_first_user_message):
             return set()
         groups = [group for group in index.included_groups() if group.kind is not MessageGroupKind.SYSTEM]
-        pinned = set(groups[-self.min_keep_groups :]) if self.min_keep_groups else set()
+        pinned: set[MessageGroup] = set()
+        if self.min_keep_groups:
+            # At the head of what remains no provider would take a result without its call.
+            whole = [group for group in groups if not group.is_orphan]
+            # A note that a pass leaves among them must not put one of them within reach of the next.
+            counted = [group for group in whole if group.kind is not MessageGroupKind.SUMMARY][-self.min_keep_groups :]
+            start = counted[0].positions[0] if counted else 0
+            pinned.update(group for group in whole if group.positions[0] >= start)
         if self.pin_meta_keys:
             pinned.update(group for group in groups if any(self.is_pinned(message) for message in group.messages))
         if self.pin_first_user_message:
@@ -271,7 +265,7 @@ class Compactor:
         if self.target is not None:
             return Goal(self.target)
         if target_tokens is not None:
-            return Goal(target_tokens=target_tokens)
+            return BudgetGoal(lambda index: index.included_token_count <= target_tokens, target_tokens)
         trigger = self.trigger
         if trigger is not None:
             return Goal(lambda index: not trigger(index))
@@ -280,6 +274,13 @@ class Compactor:
                 f"{self.name} needs `target_tokens`, a `target` or a `trigger`: without any it would remove everything."
             )
         return Goal()
+
+    @property
+    def has_own_goal(self) -> bool:
+        """
+        Whether it knows by itself when to begin and end, without a budget of the caller's.
+        """
+        return self.trigger is not None or self.target is not None
 
     @property
     def name(self) -> str:
@@ -359,6 +360,26 @@ class Compactor:
         return settings_from_dict(cls, data, functions=("trigger", "target"))
 
 
+def carry_out(index: MessageIndex, edits: Iterable[Edit], goal: Goal) -> list[Edit]:
+    """
+    Carry edits out one by one until the goal is met, with the lines that have to part messages of the user.
+
+    :param index: The conversation.
+    :param edits: What a strategy proposes, in order.
+    :param goal: How far to go.
+    :returns: The edits that were carried out.
+    """
+    done: list[Edit] = []
+    for edit in edits:
+        done.append(apply_edit(index, edit))
+        if goal.met(index):
+            done.extend(part_users(index))
+            if goal.met(index):
+                return done
+    done.extend(part_users(index))
+    return done
+
+
 def unchanged(
     index: MessageIndex,
     strategy: str,
@@ -371,7 +392,7 @@ def unchanged(
     """
     Return the outcome of a pass that leaves the conversation as it was.
 
-    :param index: The conversation; changes that were begun are taken back.
+    :param index: The conversation; changes that were begun are taken back, in a stage only the stage's own.
     :param strategy: The class of the compactor.
     :param reason: Why nothing was changed.
     :param target_tokens: The size to reach.
@@ -380,9 +401,9 @@ def unchanged(
     :returns: The outcome.
     """
     index.reset()
-    size = before or Size(0, index.total_message_count, index.total_group_count)
+    size = before or Size(0, index.included_message_count, index.included_group_count)
     return Outcome(
-        messages=index.all_messages(),
+        messages=index.included_messages(),
         reason=reason,
         before=size,
         after=size,
@@ -393,41 +414,21 @@ def unchanged(
     )
 
 
-def is_smaller(index: MessageIndex, before_tokens: int) -> bool:
+def is_smaller(index: MessageIndex, before_tokens: int, after: MessageIndex | None = None) -> bool:
     """
     Return whether a conversation became strictly smaller.
 
     :param index: The conversation, with edits carried out.
     :param before_tokens: What it cost before.
-    :returns: Whether the counter says so. Where sums are not exact, the whole is counted, before and after.
+    :param after: What became of it, where that is another index.
+    :returns: Whether the counter says so. Where sums are not exact, the whole is counted, before and after; not for a
+        stage, because that is done once for all of them.
     """
+    after = index if after is None else after
     meter = index.ledger.meter
-    if meter.additive:
-        return index.included_token_count < before_tokens
-    if not all(group.is_whole for group in index.groups):
+    if meter.additive or index.is_staged:
+        return after.included_token_count < before_tokens
+    if not all(group.is_whole for group in (*index.groups, *(after.groups if after is not index else ()))):
         # A counter of unknown kind must not be given a broken conversation, and what edits freed is known anyway.
-        return index.included_token_count < before_tokens
-    return meter.count(index.included_messages()) < meter.count(index.all_messages())
-
-
-def part_users(index: MessageIndex) -> Iterator[Edit]:
-    """
-    Put a line between messages of the user that a removal made neighbours.
-
-    Without it the older one would be taken for a part of the task in the next pass.
-
-    :param index: The conversation; the lines are put in.
-    :returns: The edits that were carried out.
-    """
-    if index.included_message_count == index.total_message_count:
-        return
-    previous: MessageGroup | None = None
-    gone: MessageGroup | None = None
-    for group in index.groups:
-        if group.is_excluded:
-            gone = group if group.replacement is None else gone
-            continue
-        both = group.kind is MessageGroupKind.USER and previous is not None and previous.kind is MessageGroupKind.USER
-        if both and gone is not None:
-            yield apply_edit(index, substitute(Action.DROP, [gone], separator(), reason="parts two user messages"))
-        previous, gone = group, None
+        return after.included_token_count < before_tokens
+    return meter.count(after.included_messages()) < meter.count(index.all_messages())

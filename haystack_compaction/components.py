@@ -173,8 +173,7 @@ class ChatMessageCompactor(HandsOnLifecycle):
                 "`context_window` and `target_tokens` must not both be given: the first shortens what fills a window, "
                 f"the second whatever is larger, got {self.context_window} and {self.target_tokens}."
             )
-        has_own = compactor.trigger is not None or compactor.target is not None
-        if self.context_window is None and self.target_tokens is None and not has_own:
+        if self.context_window is None and self.target_tokens is None and not compactor.has_own_goal:
             raise ValueError(
                 "`context_window` or `target_tokens` must be given, got neither, and the compactor has no `trigger` of "
                 "its own: nothing would say when a conversation is too large."

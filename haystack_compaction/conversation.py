@@ -8,6 +8,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.token_counters import TokenCounter
 
 from haystack_compaction.arguments import check_messages, check_method
+from haystack_compaction.changes import Changes
 from haystack_compaction.conversation_size import ConversationSize
 from haystack_compaction.grouping import Grouping
 from haystack_compaction.groups import MessageGroup, MessageGroupKind
@@ -51,9 +52,8 @@ class MessageIndex(ConversationSize):
             Meter(EstimatedTokenCounter() if token_counter is None else token_counter), self._originals
         )
         self._grouping = Grouping(self)
-        self._current: list[ChatMessage | None] | None = None  # made with the first change
         self._tally = Tally(self.included_groups, self._originals)
-        self._reshaped = False  # whether a group went, so that places are free
+        self._changes = Changes(self._originals, self._grouping, self.ledger, self._tally)
         self._settled: dict[int, tuple[object, int]] = {}
         check_method("token_counter", self.ledger.meter.token_counter, "count", example="EstimatedTokenCounter()")
         self.extend(messages)
@@ -74,11 +74,7 @@ class MessageIndex(ConversationSize):
             grouping.reached_back = False
             self._settled.clear()
         self.ledger.grow(sorted_into)
-        if self._current is not None:
-            self._current.extend(messages)
-            for position, group in enumerate(sorted_into, start):
-                if group.is_excluded:
-                    self._follow(group, position)
+        self._changes.grow(messages, sorted_into, start)
         self._tally.grow()
 
     # What there is
@@ -159,9 +155,7 @@ class MessageIndex(ConversationSize):
 
         :returns: A new list; messages that were not rewritten are the same objects as given.
         """
-        if not self._reshaped:
-            return list(self._originals if self._current is None else self._current)  # type: ignore[arg-type]
-        return [message for message in self._changed() if message is not None]
+        return self._changes.messages()
 
     def original_at(self, position: int) -> ChatMessage:
         """
@@ -178,9 +172,8 @@ class MessageIndex(ConversationSize):
         :param messages: A list, usually the same conversation some messages later.
         :returns: Whether nothing was changed, removed or put in front.
         """
-        known = self._originals
         # Compares by identity first and only then by value, so an unchanged beginning costs next to nothing.
-        return len(messages) >= len(known) and messages[: len(known)] == known
+        return len(messages) >= len(self._originals) and messages[: len(self._originals)] == self._originals
 
     def resembles(self, messages: Sequence[ChatMessage]) -> bool:
         """
@@ -189,10 +182,9 @@ class MessageIndex(ConversationSize):
         :param messages: A list, usually the same conversation some messages later.
         :returns: Whether the ends are the same objects. A change in between is not seen.
         """
-        known = self._originals
-        if not known or len(messages) < len(known):
+        known, last = self._originals, len(self._originals) - 1
+        if last < 0 or len(messages) <= last:
             return False
-        last = len(known) - 1
         middle = last // 2
         return messages[last] is known[last] and messages[middle] is known[middle] and messages[0] is known[0]
 
@@ -250,24 +242,19 @@ class MessageIndex(ConversationSize):
         :raises ValueError: If the group belongs to another index.
         """
         self._check_owner(group)
-        if group.is_excluded:
-            return
-        group.excluded_tokens = 0
-        self.ledger.remove(group)
-        self._tally.leave(group)
-        current = self._changed()
-        for position in group.positions:
-            current[position] = None
-        group.is_excluded, group.exclude_reason = True, reason
-        self._reshaped = True
+        if not group.is_excluded:
+            self._changes.exclude(group, reason)
 
-    def replace(self, groups: Sequence[MessageGroup], messages: Sequence[ChatMessage], reason: str) -> MessageGroup:
+    def replace(
+        self, groups: Sequence[MessageGroup], messages: Sequence[ChatMessage], reason: str, *, place: int | None = None
+    ) -> MessageGroup:
         """
         Put messages in the place of groups: the first at the place of the oldest message that goes, and so on.
 
         :param groups: Groups of this index; one that went already only lends its place.
         :param messages: What stands there instead, no more messages than the groups hold.
         :param reason: Why, in a few words.
+        :param place: Which of the groups' places they take from, where it is not the oldest; it has to be free.
         :returns: The new group.
         :raises TypeError: If an entry of `messages` is no `ChatMessage`.
         :raises ValueError: If there is no group, no message or no place for one, or something else took the place.
@@ -275,22 +262,22 @@ class MessageIndex(ConversationSize):
         check_messages("messages", list(messages))
         for group in groups:
             self._check_owner(group)
-        places = sorted(position for group in groups for position in group.positions)
+        places = sorted(position for group in groups for position in group.positions if position >= (place or 0))
         if not 0 < len(messages) <= len(places):
-            raise ValueError(
-                f"`messages` must be at least one and at most as many as the {len(places)} that `groups` hold, got "
-                f"{len(messages)}."
-            )
-        if any(group.replacement is not None for group in groups):
+            raise ValueError(f"`messages` must be one to {len(places)}, as many as fit, got {len(messages)}.")
+        if any(group.replacement is not None for group in groups) and (
+            place is None or self._changes.current[places[0]]
+        ):
             raise ValueError("`groups` must not hold one whose place is taken. Replace what stands there now.")
         oldest = min(groups, key=lambda group: group.positions[0])
         for group in groups:
             self.exclude(group, reason)
+        while oldest.replacement is not None:
+            oldest = oldest.replacement
         new = Grouping(self).add(messages[0], places[0])
         new.messages, new.positions = list(messages), places[: len(messages)]
         new.turn_index = None if new.kind is MessageGroupKind.SYSTEM else oldest.turn_index
-        oldest.replacement = new
-        self._include(new)
+        self._changes.put_in_place(oldest, new)
         return new
 
     def rewrite(self, group: MessageGroup, position: int, message: ChatMessage, *, tokens: int | None = None) -> None:
@@ -308,27 +295,34 @@ class MessageIndex(ConversationSize):
             raise ValueError(
                 f"`position` must be one of the group's that is still in, got {position} of {group.positions}."
             )
-        place = group.positions.index(position)
         after = self.ledger.if_rewritten(group, position, message) if tokens is None else tokens
-        self._tally.rewrite(group.messages[place], message)
-        self.ledger.rewrite(position, after)
-        current = self._changed() if self._current is None else self._current
-        current[position] = group.messages[place] = message
+        self._changes.rewrite(group, position, message, after)
 
     def reset(self) -> None:
         """
-        Take back all changes, so that the conversation is again as it was given.
+        Take back all changes, so that the conversation is again as it was given, or as it was when a stage began.
         """
-        if self._current is None:
-            return
-        for group in self._grouping.groups:
-            group.replacement = None
-            group.is_excluded, group.exclude_reason = False, None
-            group.messages = [self._originals[position] for position in group.positions]
-        self.ledger.reset()
-        self._settled.clear()
-        self._tally.reset()
-        self._current, self._reshaped = None, False
+        if self._changes.begun:
+            self._settled = self._changes.take_back()
+
+    @property
+    def is_staged(self) -> bool:
+        """
+        Whether a stage is open, so that the conversation as it was given is not the one to compare with.
+        """
+        return self._changes.staged
+
+    def begin_stage(self) -> None:
+        """
+        Let `reset` come back to here from now on. Stages can stand within each other.
+        """
+        self._changes.begin_stage(self._settled)
+
+    def end_stage(self) -> None:
+        """
+        End the newest stage. What it changed belongs to the one around it, or to the whole.
+        """
+        self._changes.end_stage()
 
     def committed(self) -> "MessageIndex":
         """
@@ -336,38 +330,25 @@ class MessageIndex(ConversationSize):
 
         :returns: This index where nothing but rewriting happened, else a new one.
         """
-        if not self._reshaped:
-            for position in self.ledger.commit():
-                self._originals[position] = self._changed()[position] or self._originals[position]
-            self._current = None
-            self._tally.grow()
+        if not self._changes.reshaped:
+            self._changes.settle()
             return self
         index = MessageIndex(self.included_messages(), self.ledger.meter.token_counter, scale=self.scale)
-        kept = (position for position, message in enumerate(self._changed()) if message is not None)
+        kept = (position for position, message in enumerate(self._changes.current) if message is not None)
         index.ledger.carry_over(self.ledger, kept)
         return index
 
-    # Keeping the sums
+    def continued_by(self, messages: list[ChatMessage]) -> "MessageIndex":
+        """
+        Return an index of another form of this conversation. Messages that are in both are not measured again.
 
-    def _follow(self, group: MessageGroup, position: int) -> None:
-        """Let a result that comes late go the way of its group."""
-        self.ledger.remove_late(group, position)
-        self._tally.messages_gone += 1
-        self._changed()[position] = None
-
-    def _include(self, group: MessageGroup) -> None:
-        """Book a group that stands in the place of others."""
-        self.ledger.insert(group)
-        current = self._changed()
-        for position, message in zip(group.positions, group.messages, strict=True):
-            current[position] = message
-        self._tally.join(group)
-
-    def _changed(self) -> list[ChatMessage | None]:
-        """The conversation as it is now, place by place."""
-        if self._current is None:
-            self._current = list(self._originals)
-        return self._current
+        :param messages: What somebody made of the conversation as it is now.
+        :returns: A new index.
+        """
+        index = MessageIndex(messages, self.ledger.meter.token_counter, scale=self.scale)
+        places = self._changes.places()
+        index.ledger.carry_known(self.ledger, [places.get(id(message)) for message in messages])
+        return index
 
     def _check_owner(self, group: MessageGroup) -> None:
         if group.owner is not self:

@@ -4,14 +4,15 @@ What a compactor decided, as data: for each place of the conversation that chang
 A compactor proposes edits; `apply_edit` is the only function that carries one out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.conversation import MessageIndex
-from haystack_compaction.groups import MessageGroup
+from haystack_compaction.groups import MessageGroup, MessageGroupKind
 from haystack_compaction.marks import SEPARATOR, marked
 from haystack_compaction.prompts import SEPARATOR as SEPARATOR_TEXT
 
@@ -57,6 +58,7 @@ class Edit(NamedTuple):
     :param position: Where the message of the only group stands that is rewritten; None where whole groups go.
     :param tokens: What a rewritten message costs, if that was measured already.
     :param freed_tokens: What the edit freed, in tokens of the counter; known once it was applied.
+    :param place: Where `messages` stand, if not at the place of the oldest message that goes.
     """
 
     action: Action
@@ -66,6 +68,7 @@ class Edit(NamedTuple):
     position: int | None = None
     tokens: int | None = None
     freed_tokens: int = 0
+    place: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -144,12 +147,12 @@ def apply_edit(index: MessageIndex, edit: Edit) -> Edit:
     if edit.position is not None:
         index.rewrite(edit.groups[0], edit.position, edit.messages[0])
     elif edit.messages:
-        index.replace(edit.groups, edit.messages, edit.reason)
+        index.replace(edit.groups, edit.messages, edit.reason, place=edit.place)
     else:
         for group in edit.groups:
             index.exclude(group, edit.reason)
     freed = before - index.included_token_count
-    return Edit(edit.action, edit.groups, edit.reason, edit.messages, edit.position, edit.tokens, freed)
+    return Edit(edit.action, edit.groups, edit.reason, edit.messages, edit.position, edit.tokens, freed, edit.place)
 
 
 def separator() -> ChatMessage:
@@ -159,3 +162,31 @@ def separator() -> ChatMessage:
     :returns: A user message that is known as compaction's own.
     """
     return ChatMessage.from_user(SEPARATOR_TEXT, meta=marked({}, SEPARATOR))
+
+
+def part_users(index: MessageIndex) -> Iterator[Edit]:
+    """
+    Put a line between messages of the user that a removal made neighbours.
+
+    Without it the older one would be taken for a part of the task in the next pass.
+
+    :param index: The conversation; the lines are put in.
+    :returns: The edits that were carried out.
+    """
+    if index.included_message_count == index.total_message_count:
+        return
+    users: list[int] = []
+    others = bytearray(index.total_message_count)
+    for group in index.included_groups():
+        if group.kind is MessageGroupKind.USER:
+            users.extend(group.positions)
+        else:
+            for position in group.positions:
+                others[position] = 1
+    # What went may have stood apart from the rest of its group, so it is places that tell, not groups.
+    gaps = [one + 1 for one, other in pairwise(users) if other - one > 1 and others.find(1, one, other) < 0]
+    if gaps:
+        owners = {position: group for group in index.groups if group.is_excluded for position in group.positions}
+        for place in gaps:
+            edit = substitute(Action.DROP, [owners[place]], separator(), reason="parts two user messages")
+            yield apply_edit(index, edit._replace(place=place))

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from haystack.core.serialization import component_to_dict
 from haystack.dataclasses import ChatMessage
 from haystack.token_counters import TokenCounter
 
@@ -17,9 +18,11 @@ from haystack_compaction.compactor import Compactor, unchanged
 from haystack_compaction.conversation import MessageIndex
 from haystack_compaction.edits import Action, Edit
 from haystack_compaction.errors import CompactorError
+from haystack_compaction.groups import MessageGroup
+from haystack_compaction.lifecycle import HandsOnLifecycle
 from haystack_compaction.outcome import Outcome, Reason, Size
 from haystack_compaction.steps import Call, Steps, ask
-from haystack_compaction.validity import broken_rule_of_list
+from haystack_compaction.validity import Allowance, broken_rule_of_list
 
 
 class CompactorLike(Protocol):
@@ -37,14 +40,17 @@ class CompactorLike(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignCompactor(Compactor):
+class ForeignCompactor(HandsOnLifecycle, Compactor):
     """
     A compactor that knows nothing of groups and edits.
 
     :param compactor: The object to ask.
+    :param held_to_contract: Whether what it returns is refused where instructions or the newest step are not as they
+        were, as a composition of ours has to.
     """
 
     compactor: Any
+    held_to_contract: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +62,37 @@ class ForeignCompactor(Compactor):
         The name of the class that is asked.
         """
         return type(self.compactor).__name__
+
+    def lifecycle_parts(self) -> list[Any]:
+        """
+        Return what is warmed up and closed with it: the object that is asked.
+        """
+        return [self.compactor]
+
+    def to_dict(self) -> dict[str, Any]:
+        """
+        Serialise the object that is asked, so that a saved pipeline names that one.
+
+        :returns: A dictionary in Haystack's form.
+        """
+        return component_to_dict(self.compactor, "compactor")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash((type(self), type(self.compactor)))
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        """What makes two of them the same; Haystack's own are compared by what they serialise to."""
+        known = self.compactor
+        if getattr(type(known), "__eq__", None) is object.__eq__ and hasattr(known, "to_dict"):
+            known = self.to_dict()
+        settings = (self.min_keep_groups, self.pin_first_user_message, self.pin_meta_keys, self.held_to_contract)
+        return known, self.trigger, self.target, settings
 
     def goal(self, target_tokens: int | None) -> Any:
         """
@@ -74,11 +111,22 @@ class ForeignCompactor(Compactor):
         if goal.met(index):
             return unchanged(index, self.name, Reason.FITS, target_tokens=target_tokens, before=before)
         counter = index.ledger.meter.token_counter
-        arguments = {"messages": index.all_messages(), "target_tokens": target_tokens, "token_counter": counter}
+        arguments = {"messages": index.included_messages(), "target_tokens": target_tokens, "token_counter": counter}
         answer = yield from ask(Call(self.compactor.compact, _async_twin(self.compactor), arguments))
         if answer is None:
             return unchanged(index, self.name, Reason.NOTHING_MAY_GO, target_tokens=target_tokens, before=before)
         return self._accepted(index, answer, before, target_tokens)
+
+    def _kept(self, index: MessageIndex) -> set[MessageGroup]:
+        """What it has to leave alone beyond what every provider and every Agent needs."""
+        return self.kept_groups(index) if self.held_to_contract else self.pinned_groups(index)
+
+    @property
+    def allowance(self) -> Allowance:
+        """
+        What its settings allow beyond the contract: with no step to keep, as Haystack's has it, the newest may go.
+        """
+        return Allowance(newest_step=getattr(self.compactor, "min_keep_steps", None) == 0)
 
     def _accepted(self, index: MessageIndex, answer: Any, before: Size, target_tokens: int | None) -> Outcome:
         """Check what came back, and take it if it is valid and smaller."""
@@ -86,8 +134,8 @@ class ForeignCompactor(Compactor):
             check_messages("compact()", answer)
         except TypeError as error:
             raise CompactorError(f"{self.name} returned no conversation: {error}") from error
-        after = MessageIndex(answer, index.ledger.meter.token_counter, scale=index.scale)
-        broken = broken_rule_of_list(index, after)
+        after = index.continued_by(answer)
+        broken = broken_rule_of_list(index, after, self._kept(index))
         if broken is not None:
             raise CompactorError(f"{self.name} broke a rule: {broken}. The conversation is left as it was.")
         if after.total_token_count >= before.tokens:

@@ -5,6 +5,8 @@ Calls and results are paired by occurrence: a result answers the nearest earlier
 So neither ids that repeat nor results that stand apart from their call merge or break a group.
 """
 
+from collections.abc import Sequence
+
 from haystack.dataclasses import ChatMessage, ChatRole, ReasoningContent, TextContent, ToolCall, ToolCallResult
 
 from haystack_compaction.content import content_parts
@@ -114,7 +116,8 @@ class Grouping:
             )
             self._loose_reasoning = [*self._loose_reasoning, group] if reasons_only else []
         else:
-            loose, self._loose_reasoning = self._take_loose_reasoning(), []
+            loose = self._take_loose_reasoning() if self._loose_reasoning else ()
+            self._loose_reasoning = []
             group = self._new(MessageGroupKind.TOOL_CALL, message, position)
             _absorb(group, loose)
             group.unanswered = len(calls)
@@ -143,7 +146,7 @@ class Grouping:
             group = self._new(MessageGroupKind.TOOL_CALL, message, position)
             group.is_orphan = True
             return group
-        loose = [] if group.is_excluded else self._take_loose_reasoning()
+        loose = self._take_loose_reasoning() if self._loose_reasoning and not group.is_excluded else ()
         if loose:
             _absorb(group, loose)
             self.newest_step = group
@@ -175,7 +178,7 @@ class Grouping:
         return older
 
 
-def _absorb(group: MessageGroup, others: list[MessageGroup]) -> None:
+def _absorb(group: MessageGroup, others: Sequence[MessageGroup]) -> None:
     """Take over the messages of other groups, in the order of the conversation."""
     if not others:
         return

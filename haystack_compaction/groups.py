@@ -178,6 +178,25 @@ class MessageGroup:
 
         :returns: One entry a call, in order, then one for each result that answers no call.
         """
+        exchanges = self._in_order()
+        return self._paired() if exchanges is None else exchanges
+
+    def _in_order(self) -> list[Exchange] | None:
+        """The exchanges where the calls are answered one after the other, as nearly all are; None elsewhere."""
+        calls = [part for part in content_parts(self.messages[0]) if isinstance(part, ToolCall)]
+        if len(self.messages) != len(calls) + 1:
+            return None
+        exchanges = []
+        for call, message, position in zip(calls, self.messages[1:], self.positions[1:], strict=True):
+            parts = content_parts(message)
+            result = parts[0] if len(parts) == 1 else None
+            if not isinstance(result, ToolCallResult) or result.origin.id != call.id:
+                return None
+            exchanges.append(Exchange(call, result, position))
+        return exchanges
+
+    def _paired(self) -> list[Exchange]:
+        """The exchanges wherever calls and results stand."""
         open_calls: dict[str | None, list[int]] = {}
         exchanges: list[Exchange] = []
         unpaired: list[Exchange] = []

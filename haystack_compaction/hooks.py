@@ -16,7 +16,14 @@ from haystack.tracing.tracer import is_tracing_enabled, tracer
 from haystack_compaction.arguments import check_callback, check_int, check_method, check_optional_int
 from haystack_compaction.budget import RequestSize, Window
 from haystack_compaction.compaction import Compaction, Report, RunRecord, tell
-from haystack_compaction.compactors import ToolResultPruningCompactor
+from haystack_compaction.compactors import (
+    MediaCompactor,
+    PipelineCompactor,
+    SlidingWindowCompactor,
+    ToolResultCollapseCompactor,
+    ToolResultPruningCompactor,
+    TruncationCompactor,
+)
 from haystack_compaction.foreign import CompactorLike, as_compactor
 from haystack_compaction.lifecycle import HandsOnLifecycle
 from haystack_compaction.outcome import Outcome, Reason
@@ -131,21 +138,32 @@ class CompactionHook(HandsOnLifecycle):
         cls, max_context_window_tokens: int, max_output_tokens: int, chat_generator: Any = None
     ) -> "CompactionHook":
         """
-        Build a hook with the default strategy for a window.
+        Build a hook with the default strategy for a window: gentle stages first, each asked only if it takes more.
+
+        Old images and files become a line, then the content of old tool results goes, then old tool calls become a line
+        each, then the oldest turns and steps go and leave a note with what of them is still needed. What is too large
+        even then is truncated.
 
         :param max_context_window_tokens: The model's context window in tokens.
         :param max_output_tokens: What the reply may take of it.
         :param chat_generator: For a stage of summaries, which this version does not have yet: only None.
-        :returns: A hook that prunes old tool results.
+        :returns: A hook with a `PipelineCompactor`.
         :raises ValueError: If a number makes no sense, or a chat generator is given.
         """
         if chat_generator is not None:
             raise ValueError(
                 "`chat_generator` must be None: this version has no summaries yet. Use Haystack's "
-                "`SummarizationCompactor` as the hook's `compactor` until it has."
+                "`SummarizationCompactor` as a stage of a `PipelineCompactor` until it has."
             )
+        stages = [
+            MediaCompactor(),
+            ToolResultPruningCompactor(),
+            ToolResultCollapseCompactor(),
+            SlidingWindowCompactor(),
+            TruncationCompactor(),
+        ]
         return cls(
-            ToolResultPruningCompactor(), context_window=max_context_window_tokens, max_output_tokens=max_output_tokens
+            PipelineCompactor(stages), context_window=max_context_window_tokens, max_output_tokens=max_output_tokens
         )
 
     def run(self, state: State) -> None:

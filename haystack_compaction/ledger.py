@@ -3,7 +3,7 @@ What the messages of a conversation cost: each measured once, every sum kept up 
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from haystack.dataclasses import ChatMessage
 
@@ -145,12 +145,13 @@ class Ledger:
         place, tokens = group.positions.index(position), self.at(position)
         return self.meter.replaced_tokens(group.messages, place, message, tokens=tokens, valid=group.is_whole)
 
-    def rewrite(self, position: int, tokens: int) -> None:
+    def rewrite(self, position: int, tokens: int) -> int:
         """
         Book a shorter message at a place.
 
         :param position: The place in the conversation.
         :param tokens: What stands there now costs.
+        :returns: What stood there before cost.
         """
         before = self._tokens[position]
         if before == _UNMEASURED:
@@ -159,6 +160,7 @@ class Ledger:
             self._before_change[position] = before
         self._tokens[position] = tokens
         self._gone += before - tokens
+        return before
 
     def remove(self, group: MessageGroup) -> None:
         """
@@ -190,19 +192,48 @@ class Ledger:
             group.excluded_tokens += tokens
             self._gone += tokens
 
-    def insert(self, group: MessageGroup) -> None:
+    def give_back(self, group: MessageGroup) -> None:
+        """
+        Book a group in again that was the last to be booked out.
+
+        :param group: The group.
+        """
+        if self._leaving and self._leaving[-1][0] is group:
+            self._leaving.pop()  # it was never measured
+        else:
+            self._gone -= group.excluded_tokens
+        group.excluded_tokens = 0
+
+    def insert(self, group: MessageGroup) -> list[int]:
         """
         Book a group in that stands in the place of others.
 
         :param group: The group; its messages are measured now.
+        :returns: What stood at its places before.
         :raises CounterError: If the counter fails.
         """
         self.settle()
-        counts = self.meter.message_tokens(group.messages, valid=group.is_whole)
-        for position, count in zip(group.positions, counts, strict=True):
-            self._before_change.setdefault(position, self._tokens[position])
+        if len(group.messages) == 1 and group.is_whole:
+            counts = [self.meter.note_tokens(group.messages[0])]
+        else:
+            counts = self.meter.message_tokens(group.messages, valid=group.is_whole)
+        before = [self._tokens[position] for position in group.positions]
+        for position, count, tokens in zip(group.positions, counts, before, strict=True):
+            self._before_change.setdefault(position, tokens)
             self._tokens[position] = count
         self._gone -= sum(counts)
+        return before
+
+    def take_out(self, group: MessageGroup, before: list[int]) -> None:
+        """
+        Take back that a group was booked in.
+
+        :param group: The group.
+        :param before: What `insert` returned for it.
+        """
+        for position, tokens in zip(group.positions, before, strict=True):
+            self._gone += self._tokens[position]
+            self._tokens[position] = tokens
 
     def reset(self) -> None:
         """
@@ -231,6 +262,22 @@ class Ledger:
         """
         self._tokens = array("q", [other._tokens[position] for position in positions])  # noqa: SLF001 - same class
         self._total, self._counted = other.included, len(self._tokens)
+
+    def carry_known(self, other: "Ledger", positions: Sequence[int | None]) -> None:
+        """
+        Take the counts of another ledger for the messages that were there too, and measure the rest.
+
+        :param other: The ledger of a conversation with some of the same messages.
+        :param positions: Where each of this conversation's messages stood in that one; None for a new one.
+        :raises CounterError: If the counter fails.
+        """
+        if not self.meter.additive:
+            return  # the whole has to be counted anyway
+        new = self.meter.each([m for m, place in zip(self._messages, positions, strict=True) if place is None])
+        fresh = iter(new)
+        counts = [next(fresh) if place is None else other.at(place) for place in positions]
+        self._tokens = array("q", counts)
+        self._total, self._counted = sum(counts), len(counts)
 
     def _count_new(self) -> None:
         """Measure the messages that came since the last time, in the way that the counter allows."""

@@ -11,7 +11,13 @@ from typing import Any, Final
 from haystack.dataclasses import ChatMessage, TextContent, ToolCallResult
 
 from haystack_compaction.content import content_parts
-from haystack_compaction.prompts import is_media_text, is_note_text, is_placeholder_text
+from haystack_compaction.prompts import (
+    collapsed_message_count,
+    is_media_text,
+    is_note_text,
+    is_placeholder_text,
+    removed_messages_in_text,
+)
 
 COMPACTION_META_KEY: Final = "context_compaction"
 OFFLOAD_META_KEY: Final = "tool_result_offloaded"
@@ -20,7 +26,13 @@ TOOL_RESULT_PRUNING: Final = "tool_result_pruning"
 TOOL_INPUT_CLEARING: Final = "tool_input_clearing"
 TOOL_RESULT_CUT: Final = "tool_result_cut"
 MEDIA: Final = "media"
+TOOL_RESULT_COLLAPSE: Final = "tool_result_collapse"
 SEPARATOR: Final = "separator"
+SLIDING_WINDOW: Final = "sliding_window"
+TRUNCATION: Final = "truncation"
+
+# Strategies whose note says how much went and no more, Haystack's own window among them.
+_OMITTING = frozenset({SEPARATOR, SLIDING_WINDOW, TRUNCATION})
 
 # Strategies that shorten a message in its place. The message is still the tool's, the model's or the user's own.
 _SHORTENING = frozenset({TOOL_RESULT_PRUNING, TOOL_INPUT_CLEARING, TOOL_RESULT_CUT, MEDIA, "tool_result_offloading"})
@@ -64,11 +76,47 @@ def is_note(message: ChatMessage) -> bool:
     """
     if COMPACTION_META_KEY in message.meta:
         return strategy_of(message) not in _SHORTENING
+    text = _only_text(message)
+    return text is not None and is_note_text(text)
+
+
+def is_omission_note(message: ChatMessage) -> bool:
+    """
+    Return whether a message only says that messages went: a later note takes its place and adds its number.
+
+    :param message: A message that compaction wrote in the place of others.
+    :returns: Whether it is an omission note or the line between two user messages, but no summary.
+    """
+    if COMPACTION_META_KEY in message.meta:
+        return strategy_of(message) in _OMITTING
+    text = _only_text(message)
+    return text is not None and removed_messages_in_text(text) is not None
+
+
+def removed_message_count(message: ChatMessage) -> int | None:
+    """
+    Return how many messages went over the life of a conversation, as a note in their place knows it.
+
+    :param message: A message that compaction wrote in the place of others.
+    :returns: The number from its metadata or, without any, from its whole text; None where it tells none.
+    """
+    mark = message.meta.get(COMPACTION_META_KEY)
+    if mark is not None:
+        number = mark.get("removed_messages") if isinstance(mark, dict) else None
+        if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+            return number
+        return 0 if strategy_of(message) == SEPARATOR else None
+    text = _only_text(message)
+    if text is None:
+        return None
+    number = removed_messages_in_text(text)
+    return collapsed_message_count(text) if number is None else number
+
+
+def _only_text(message: ChatMessage) -> str | None:
     parts = content_parts(message)
-    if len(parts) != 1:
-        return False
-    part = parts[0]
-    return isinstance(part, TextContent) and is_note_text(part.text)
+    part = parts[0] if len(parts) == 1 else None
+    return part.text if isinstance(part, TextContent) else None
 
 
 def is_reduced(message: ChatMessage) -> bool:

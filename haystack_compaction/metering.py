@@ -49,11 +49,13 @@ class Meter:
     :param token_counter: The counter to ask.
     """
 
-    __slots__ = ("_replacements", "additive", "single_messages", "token_counter")
+    __slots__ = ("_notes", "_replacements", "additive", "single_messages", "token_counter")
 
     def __init__(self, token_counter: TokenCounter) -> None:
         self.token_counter = token_counter
         self._replacements: dict[tuple[Any, ...], int] = {}
+        # Held with the message, so that no id is given away twice.
+        self._notes: dict[int, tuple[ChatMessage, int]] = {}
         self.additive = getattr(token_counter, "additive", False) is True
         asked = token_counter
         while isinstance(asked, CachedTokenCounter):
@@ -92,7 +94,7 @@ class Meter:
 
     def each(self, messages: Sequence[ChatMessage]) -> list[int]:
         """
-        Return what each of many single messages costs. Only for counters that take single messages.
+        Return what each of many messages costs that could be sent by itself, or for counters that take single messages.
 
         :param messages: The messages.
         :returns: Tokens, one number a message.
@@ -114,6 +116,33 @@ class Meter:
         except BaseException as error:
             raise _fault_of(counter, error) from error
         return counts
+
+    def notes_tokens(self, notes: Sequence[ChatMessage]) -> list[int]:
+        """
+        Return what messages cost that are to stand in the place of whole groups.
+
+        It is asked when that is decided and again when one is put there, and measured once.
+
+        :param notes: Messages that could each be sent by itself.
+        :returns: Tokens, one number a message.
+        :raises CounterError: If the counter raises or returns no number of tokens.
+        """
+        counts = self.each(notes)
+        if len(self._notes) >= _MAX_REMEMBERED:
+            self._notes.clear()
+        self._notes.update((id(note), (note, count)) for note, count in zip(notes, counts, strict=True))
+        return counts
+
+    def note_tokens(self, note: ChatMessage) -> int:
+        """
+        Return what a message costs that stands in the place of whole groups.
+
+        :param note: A message that could be sent by itself, one that `notes_tokens` was asked about last or another.
+        :returns: Tokens.
+        :raises CounterError: If the counter raises or returns no number of tokens.
+        """
+        known = self._notes.get(id(note))
+        return known[1] if known is not None and known[0] is note else self.count([note])
 
     def replacement_tokens(self, message: ChatMessage) -> int:
         """

@@ -69,6 +69,59 @@ class Size(NamedTuple):
         return {"tokens": self.tokens, "messages": self.messages, "groups": self.groups}
 
 
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """
+    What one stage of a composition did.
+
+    ```python
+    from haystack.dataclasses import ChatMessage
+    from haystack_compaction import ChatMessageCompactor, PipelineCompactor, ToolResultPruningCompactor
+
+    component = ChatMessageCompactor(PipelineCompactor([ToolResultPruningCompactor()]), target_tokens=5)
+    report = component.run(messages=[ChatMessage.from_user("Tell me about the Alps in a few words.")])["report"]
+    assert [stage["strategy"] for stage in report["stages"]] == ["ToolResultPruningCompactor"]
+    ```
+
+    :param strategy: The class of the compactor.
+    :param reason: Why it ended as it did.
+    :param before: The size before it began.
+    :param after: The size when it had ended.
+    :param failures: What went wrong in it, one sentence each. It then changed nothing.
+    :param stages: What its own stages did, where it is a composition itself.
+    """
+
+    strategy: str
+    reason: Reason
+    before: Size
+    after: Size
+    failures: tuple[str, ...] = ()
+    stages: tuple["StageOutcome", ...] = ()
+
+    @property
+    def freed_tokens(self) -> int:
+        """
+        How much smaller the conversation became, in tokens of the counter.
+        """
+        return self.before.tokens - self.after.tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """
+        Return it as plain data, without any content of the conversation.
+
+        :returns: A dictionary that JSON can hold.
+        """
+        return {
+            "strategy": self.strategy,
+            "reason": self.reason.value,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "freed_tokens": self.freed_tokens,
+            "failures": list(self.failures),
+            "stages": [stage.to_dict() for stage in self.stages],
+        }
+
+
 @dataclass(frozen=True)
 class Outcome:
     """
@@ -92,6 +145,8 @@ class Outcome:
     :param edits: What was changed, in order.
     :param failures: What went wrong, one sentence each.
     :param index: The index of `messages`, for whoever goes on from there.
+    :param stages: What each stage did that was asked, where the compactor is a composition. After a stage by somebody
+        else's compactor, edits name positions in what that one returned.
     """
 
     messages: list[ChatMessage]
@@ -103,6 +158,7 @@ class Outcome:
     edits: tuple[Edit, ...] = ()
     failures: tuple[str, ...] = ()
     index: MessageIndex | None = None
+    stages: tuple[StageOutcome, ...] = ()
 
     @property
     def compacted(self) -> bool:
@@ -116,7 +172,8 @@ class Outcome:
         """
         What the log should say of its failures, where nobody else keeps count of what was said.
         """
-        return tuple(f"The conversation was not compacted. {failure}" for failure in self.failures)
+        what = "A stage of the compaction did nothing." if self.compacted else "The conversation was not compacted."
+        return tuple(f"{what} {failure}" for failure in self.failures)
 
     @property
     def freed_tokens(self) -> int:
@@ -140,4 +197,5 @@ class Outcome:
             "after": self.after.to_dict(),
             "edits": [edit.to_dict() for edit in self.edits],
             "failures": list(self.failures),
+            "stages": [stage.to_dict() for stage in self.stages],
         }

@@ -99,7 +99,7 @@ def value_from_dict(name: str, value: Any, *, function: bool = False) -> Any:
     :raises DeserializationError: If an object or function cannot be imported or built; the text names the setting.
     """
     if isinstance(value, list):
-        return [value_from_dict(name, entry, function=function) for entry in value]
+        return [value_from_dict(f"{name}[{place}]", entry, function=function) for place, entry in enumerate(value)]
     if function and isinstance(value, str):
         try:
             return deserialize_callable(value)

@@ -5,7 +5,8 @@ Edits of ours work on whole groups, so it is enough to look at what was edited: 
 conversation. A list that somebody else's compactor returned is looked at whole.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from haystack.dataclasses import ChatMessage, TextContent, ToolCall, ToolCallResult
@@ -171,7 +172,7 @@ def _is_same_exchange(one: ContentPart, other: ContentPart) -> bool:
     return not isinstance(other, ToolCall | ToolCallResult)
 
 
-def broken_rule_of_list(before: MessageIndex, after: MessageIndex) -> str | None:
+def broken_rule_of_list(before: MessageIndex, after: MessageIndex, kept: Collection[MessageGroup] = ()) -> str | None:
     """
     Return the rule that a rewritten conversation breaks.
 
@@ -179,20 +180,44 @@ def broken_rule_of_list(before: MessageIndex, after: MessageIndex) -> str | None
 
     :param before: The conversation as it was.
     :param after: The conversation that was returned for it.
+    :param kept: Groups of `before` that stay whatever happens.
     :returns: A sentence, or None where the rules are kept.
     """
-    # An exchange that was broken before may stay so: it was the caller's.
-    already = {id(message) for group in before.included_groups() if not group.is_whole for message in group.messages}
+    # An exchange that was broken before may stay so, even if its text changed: it was the caller's.
+    already = Counter(end for group in before.included_groups() for end in _loose_ends(group))
     for group in after.included_groups():
-        if not group.is_whole and not any(id(message) in already for message in group.messages):
-            what = "a result has no call" if group.is_orphan else "a call has no result"
-            return f"{what} (messages {group.positions} of what was returned)"
+        for end in _loose_ends(group):
+            already[end] -= 1
+            if already[end] < 0:
+                what = "a result has no call" if end[0] else "a call has no result"
+                return f"{what} (messages {group.positions} of what was returned)"
     order = {id(message): place for place, message in enumerate(before.included_messages())}
-    kept = [order[id(message)] for message in after.included_messages() if id(message) in order]
-    if kept != sorted(kept):
+    left = [order[id(message)] for message in after.included_messages() if id(message) in order]
+    if left != sorted(left):
         return "the messages that stay must keep their order"
     if before.task_groups and not _same_task(before.task_groups, after.task_groups):
         return "the task must stay: the latest message of the user is no longer the same"
+    return _lost(kept, after) if kept else None
+
+
+def _loose_ends(group: MessageGroup) -> Iterator[tuple[bool, str | None, str]]:
+    """Whether it is a result, id and tool, for each result without its call and each call without its result."""
+    if group.is_whole:
+        return
+    for exchange in group.exchanges():
+        if exchange.call is None and exchange.result is not None:
+            yield True, exchange.result.origin.id, exchange.result.origin.tool_name
+        elif exchange.call is not None and exchange.result is None:
+            yield False, exchange.call.id, exchange.call.tool_name
+
+
+def _lost(kept: Collection[MessageGroup], after: MessageIndex) -> str | None:
+    there = {id(message) for message in after.included_messages()}
+    for group in kept:
+        if not all(id(message) in there for message in group.messages):
+            what = "the newest step" if group is group.owner.newest_step else "what is pinned"
+            what = "instructions" if group.kind is MessageGroupKind.SYSTEM else what
+            return f"{what} must stay (messages {group.positions})"
     return None
 
 

@@ -138,13 +138,15 @@ def _with_rewritten(
     before: Sequence[ChatMessage], after: Sequence[ChatMessage], kept: list[int | None]
 ) -> list[int | None]:
     found = list(kept)
-    pointer = 0
-    for index, message in enumerate(after):
-        if found[index] is None and not any(message is original for original in before):
-            end = next((n for n in found[index:] if n is not None), len(before))
-            same = (n for n in range(pointer, end) if _may_be_copy(before[n], message))
-            found[index] = next(same, None) if not _is_note(message) else None
-        pointer = pointer if found[index] is None else found[index] + 1
+    # Backwards, because what goes is the oldest: of two that look the same it is the later one that stayed.
+    end = len(before)
+    for index in range(len(after) - 1, -1, -1):
+        message = after[index]
+        if found[index] is None and not _is_note(message) and not any(message is original for original in before):
+            start = next((n + 1 for n in reversed(found[:index]) if n is not None), 0)
+            same = (n for n in range(end - 1, start - 1, -1) if _may_be_copy(before[n], message))
+            found[index] = next(same, None)
+        end = end if found[index] is None else found[index]
     return found
 
 
@@ -198,7 +200,7 @@ def broken_rules(
         *_rewritten_messages(before, after, found, facts),
         *_pairs(before, after, found),
         *_survivors(before, found, after, facts),
-        *_neighbours(after, found, facts),
+        *_neighbours(before, after, found, facts),
     ]
 
 
@@ -357,13 +359,18 @@ def _survivors(
     return broken
 
 
-def _neighbours(after: Sequence[ChatMessage], found: Sequence[int | None], facts: Facts) -> list[str]:
+def _neighbours(
+    before: Sequence[ChatMessage], after: Sequence[ChatMessage], found: Sequence[int | None], facts: Facts
+) -> list[str]:
     """What the removal of messages may not bring about."""
-    if not facts.removes:
+    if not facts.removes or {n for n in found if n is not None} == set(range(len(before))):
         return []
     broken = []
     first = next((n for n, message in enumerate(after) if not message.is_from(ChatRole.SYSTEM)), None)
-    if first is not None and first in orphans(after):
+    others = [
+        n for n, message in enumerate(before) if not message.is_from(ChatRole.SYSTEM) and n not in orphans(before)
+    ]
+    if first is not None and first in orphans(after) and others:
         broken.append("what remains begins with a result that has no call")
     for index in range(1, len(after)):
         pair = after[index - 1 : index + 1]
@@ -421,11 +428,13 @@ class StrictCounter(RecordingCounter):
 
     :param conversation: The conversation that is going to be compacted: whole is what reaches its last message, and a
         call without its results may be given only where it has none there either.
+    :param end_may_go: Whether the compactor may remove the newest step. Then a whole one may end anywhere.
     """
 
-    def __init__(self, conversation: Sequence[ChatMessage]) -> None:
+    def __init__(self, conversation: Sequence[ChatMessage], *, end_may_go: bool = False) -> None:
         super().__init__(additive=False)
         self.conversation = list(conversation)
+        self.end_may_go = end_may_go
         self.refused: list[list[ChatMessage]] = []
 
     def count(self, messages: list[ChatMessage], tools: Any = None) -> int:
@@ -436,7 +445,7 @@ class StrictCounter(RecordingCounter):
         return super().count(messages, tools)
 
     def _is_whole(self, messages: Sequence[ChatMessage]) -> bool:
-        return bool(messages) and messages[-1] is self.conversation[-1]
+        return bool(messages) and (self.end_may_go or messages[-1] is self.conversation[-1])
 
 
 def _complete(messages: Sequence[ChatMessage], conversation: Sequence[ChatMessage]) -> bool:

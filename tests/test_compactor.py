@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from conversations import A, S, T, U, step, steps
+from conversations import A, S, T, U, note, step, steps
 from haystack.dataclasses import ChatMessage
 from oracle import broken_rules
 
@@ -31,6 +31,7 @@ from haystack_compaction import (
     drop,
     substitute,
 )
+from haystack_compaction.edits import part_users
 from haystack_compaction.steps import drive
 
 COUNTER = EstimatedTokenCounter()
@@ -151,6 +152,23 @@ class TestRemoval:
         ]
         assert MessageIndex(after).task_groups[0].messages == [task]
         assert apply_compaction(after, DropOldest(pin_meta_keys=("keep",)), target_tokens=0) is after
+
+    @pytest.mark.parametrize("collapses", [False, True])
+    def test_a_line_parts_user_messages_that_only_a_late_result_kept_apart(self, collapses: bool) -> None:
+        messages = [A(WORDS), A(calls=["a"]), U("yes"), T("a", WORDS), U("task"), *step("b", 400)]
+        index = MessageIndex(messages)
+        group = index.groups[1]
+        edit = substitute(Action.COLLAPSE, [group], note("short"), reason="x") if collapses else drop(group, reason="x")
+        apply_edit(index, edit)
+        list(part_users(index))
+        after = index.included_messages()
+        assert [message.meta.get("context_compaction", {}).get("strategy") for message in after[-5:-2]] == [
+            None,
+            "separator",
+            None,
+        ]
+        assert index.included_token_count == COUNTER.count(after)
+        assert list(part_users(index)) == []
 
 
 class TestGoals:

@@ -393,7 +393,7 @@ class TestReport:
             for settings in ({"context_window": 8000}, {"target_tokens": 50_000}, {"target_tokens": 5})
         }
         assert keys == {
-            ("reason", "compacted", "strategy", "target_tokens", "before", "after", "edits", "failures"),
+            ("reason", "compacted", "strategy", "target_tokens", "before", "after", "edits", "failures", "stages"),
         }
 
     def test_the_same_input_gives_the_same_report(self) -> None:

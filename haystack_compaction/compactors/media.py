@@ -10,10 +10,11 @@ from haystack.dataclasses import ChatMessage, ChatRole, ImageContent, TextConten
 
 from haystack_compaction.arguments import check_int
 from haystack_compaction.attachments import Attachment, attachment_count, description_of
-from haystack_compaction.compactor import Compactor, Goal
+from haystack_compaction.compactor import Compactor
 from haystack_compaction.content import ContentPart, content_parts, with_parts, with_result
 from haystack_compaction.conversation import MessageIndex
 from haystack_compaction.edits import Action, Edit, apply_edit, rewrite
+from haystack_compaction.goal import Goal
 from haystack_compaction.groups import MessageGroup, MessageGroupKind
 from haystack_compaction.marks import MEDIA, is_reduced, marked, original_tokens_of
 from haystack_compaction.prompts import FILE_LINE, IMAGE_LINE
