@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         PipelineCompactor,
         SelectiveToolCallCompactor,
         SlidingWindowCompactor,
+        SummarizationCompactor,
         TokenBudgetCompactor,
         ToolResultCollapseCompactor,
         ToolResultPruningCompactor,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from haystack_compaction.components import ChatMessageCompactor, apply_compaction, apply_compaction_async
     from haystack_compaction.conversation import MessageIndex
     from haystack_compaction.edits import Action, Edit, apply_edit, drop, rewrite, substitute
-    from haystack_compaction.errors import CompactionError, CompactorError, CounterError, TranscriptError
+    from haystack_compaction.errors import CompactionError, CompactorError, CounterError, SummaryError, TranscriptError
     from haystack_compaction.goal import Goal
     from haystack_compaction.groups import Exchange, MessageGroup, MessageGroupKind
     from haystack_compaction.hooks import CompactionHook
@@ -63,6 +64,7 @@ _MODULES = {
     "PipelineCompactor": "compactors",
     "SelectiveToolCallCompactor": "compactors",
     "SlidingWindowCompactor": "compactors",
+    "SummarizationCompactor": "compactors",
     "TokenBudgetCompactor": "compactors",
     "ToolResultCollapseCompactor": "compactors",
     "ToolResultPruningCompactor": "compactors",
@@ -80,6 +82,7 @@ _MODULES = {
     "CompactionError": "errors",
     "CompactorError": "errors",
     "CounterError": "errors",
+    "SummaryError": "errors",
     "TranscriptError": "errors",
     "Exchange": "groups",
     "Goal": "goal",
@@ -149,6 +152,8 @@ __all__ = [
     "Size",
     "SlidingWindowCompactor",
     "StageOutcome",
+    "SummarizationCompactor",
+    "SummaryError",
     "TiktokenCounter",
     "TokenBudgetCompactor",
     "TokensBelow",

@@ -50,6 +50,7 @@ class RunRecord:
     :param tools: The tools whose schemas were measured last.
     :param schema_tokens: What they cost.
     :param retry_at: The size of a request below which another pass would be in vain.
+    :param memory: What strategies remember of the run; None where nothing outlives the request.
     :param said: The kinds of warnings that were given, so that each is given once.
     """
 
@@ -57,6 +58,7 @@ class RunRecord:
     tools: tuple[Any, ...] = ()
     schema_tokens: int = 0
     retry_at: float = 0.0
+    memory: dict[int, Any] | None = None
     said: set[str] = field(default_factory=set)
 
     def first_of_its_kind(self, kind: str, text: str) -> tuple[str, ...]:
@@ -186,6 +188,7 @@ class Compaction:
             size = request_size(_local_counts(index, schemas), usage, context_tokens)
             may_act = self._may_act(record, size)
         record.index = index
+        index.memory = record.memory
         return index, size, may_act
 
     def _may_act(self, record: RunRecord, size: RequestSize) -> bool:

@@ -26,7 +26,7 @@ from haystack_compaction.arguments import (
 )
 from haystack_compaction.conversation import MessageIndex
 from haystack_compaction.edits import Action, Edit, apply_edit, drop, part_users
-from haystack_compaction.errors import CompactionError, CompactorError
+from haystack_compaction.errors import CompactionError, CompactorError, SummaryError
 from haystack_compaction.goal import BudgetGoal, Goal
 from haystack_compaction.groups import MessageGroup, MessageGroupKind
 from haystack_compaction.outcome import Outcome, Reason, Size
@@ -218,10 +218,13 @@ class Compactor:
 
         :param index: The conversation. Where nothing is changed it comes out as it went in.
         :param target_tokens: The budget, in tokens of the index's counter.
-        :returns: The outcome. A failure is part of it and never raised.
+        :returns: The outcome. A failure is part of it, and only a `SummaryError` that is asked for is raised.
         """
         try:
             return (yield from self._pass(index, target_tokens))
+        except (SummaryError, GeneratorExit):
+            index.reset()  # raised by choice, or cancelled: nothing is left half done
+            raise
         except CompactionError as error:
             return unchanged(index, self.name, Reason.FAILED, target_tokens=target_tokens, failures=(str(error),))
         except Exception as error:  # noqa: BLE001 - a strategy's mistake must not end an Agent's run

@@ -3,6 +3,7 @@ A conversation as an index of groups, with sums that are kept up when a group go
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from haystack.dataclasses import ChatMessage
 from haystack.token_counters import TokenCounter
@@ -46,6 +47,9 @@ class MessageIndex(ConversationSize):
         :raises TypeError: If an argument is of the wrong type.
         """
         self.scale = scale
+        #: What strategies remember of the run that this belongs to, by the identity of what they remember it of; None
+        #: where there is no such memory.
+        self.memory: dict[int, Any] | None = None
         self._originals: list[ChatMessage] = []
         #: What the messages cost.
         self.ledger = Ledger(
@@ -336,6 +340,7 @@ class MessageIndex(ConversationSize):
         index = MessageIndex(self.included_messages(), self.ledger.meter.token_counter, scale=self.scale)
         kept = (position for position, message in enumerate(self._changes.current) if message is not None)
         index.ledger.carry_over(self.ledger, kept)
+        index.memory = self.memory
         return index
 
     def continued_by(self, messages: list[ChatMessage]) -> "MessageIndex":
@@ -347,6 +352,7 @@ class MessageIndex(ConversationSize):
         """
         index = MessageIndex(messages, self.ledger.meter.token_counter, scale=self.scale)
         places = self._changes.places()
+        index.memory = self.memory
         index.ledger.carry_known(self.ledger, [places.get(id(message)) for message in messages])
         return index
 

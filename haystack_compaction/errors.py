@@ -24,6 +24,14 @@ class CompactorError(CompactionError):
     """
 
 
+class SummaryError(CompactionError):
+    """
+    No summary was to be had from a model; the text says of which messages and why.
+
+    The one failure of a pass that is raised, and only by a compactor with `raise_on_failure=True`.
+    """
+
+
 class TranscriptError(CompactionError, ValueError):
     """
     A conversation in a file cannot be read; the text names the file, the line and the reason.

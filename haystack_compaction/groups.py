@@ -184,7 +184,8 @@ class MessageGroup:
     def _in_order(self) -> list[Exchange] | None:
         """The exchanges where the calls are answered one after the other, as nearly all are; None elsewhere."""
         calls = [part for part in content_parts(self.messages[0]) if isinstance(part, ToolCall)]
-        if len(self.messages) != len(calls) + 1:
+        # Without any call it may be a result that has none.
+        if not calls or len(self.messages) != len(calls) + 1:
             return None
         exchanges = []
         for call, message, position in zip(calls, self.messages[1:], self.positions[1:], strict=True):

@@ -20,10 +20,12 @@ from haystack_compaction.compactors import (
     MediaCompactor,
     PipelineCompactor,
     SlidingWindowCompactor,
+    SummarizationCompactor,
     ToolResultCollapseCompactor,
     ToolResultPruningCompactor,
     TruncationCompactor,
 )
+from haystack_compaction.errors import SummaryError
 from haystack_compaction.foreign import CompactorLike, as_compactor
 from haystack_compaction.lifecycle import HandsOnLifecycle
 from haystack_compaction.outcome import Outcome, Reason
@@ -141,24 +143,22 @@ class CompactionHook(HandsOnLifecycle):
         Build a hook with the default strategy for a window: gentle stages first, each asked only if it takes more.
 
         Old images and files become a line, then the content of old tool results goes, then old tool calls become a line
-        each, then the oldest turns and steps go and leave a note with what of them is still needed. What is too large
-        even then is truncated.
+        each, then the oldest turns and steps go and leave a note with what of them is still needed; with a chat
+        generator they are condensed by it before. What is too large even then is truncated.
 
         :param max_context_window_tokens: The model's context window in tokens.
         :param max_output_tokens: What the reply may take of it.
-        :param chat_generator: For a stage of summaries, which this version does not have yet: only None.
+        :param chat_generator: A model that condenses old history; None for no stage of summaries. What it writes
+            becomes part of the conversation, so trust it as much as the Agent's own.
         :returns: A hook with a `PipelineCompactor`.
-        :raises ValueError: If a number makes no sense, or a chat generator is given.
+        :raises TypeError: If the chat generator is none.
+        :raises ValueError: If a number makes no sense.
         """
-        if chat_generator is not None:
-            raise ValueError(
-                "`chat_generator` must be None: this version has no summaries yet. Use Haystack's "
-                "`SummarizationCompactor` as a stage of a `PipelineCompactor` until it has."
-            )
         stages = [
             MediaCompactor(),
             ToolResultPruningCompactor(),
             ToolResultCollapseCompactor(),
+            *([] if chat_generator is None else [SummarizationCompactor(chat_generator)]),
             SlidingWindowCompactor(),
             TruncationCompactor(),
         ]
@@ -171,6 +171,7 @@ class CompactionHook(HandsOnLifecycle):
         Shorten the conversation in an Agent's state, if it has grown too large.
 
         :param state: The Agent's live state, changed in place.
+        :raises SummaryError: If a compactor with `raise_on_failure=True` got no summary.
         """
         try:
             work = self._work(state)
@@ -178,6 +179,8 @@ class CompactionHook(HandsOnLifecycle):
                 return
             compaction, record = work
             self._finish(state, record, compaction, drive(_steps(compaction, record, state)))
+        except SummaryError:
+            raise  # by choice
         except Exception as error:  # noqa: BLE001 - nothing of ours ends an Agent's run
             self._give_up(state, error)
 
@@ -186,6 +189,7 @@ class CompactionHook(HandsOnLifecycle):
         Shorten the conversation in an Agent's state without holding up the event loop.
 
         :param state: The Agent's live state, changed in place.
+        :raises SummaryError: If a compactor with `raise_on_failure=True` got no summary.
         """
         try:
             work = self._work(state)
@@ -193,6 +197,8 @@ class CompactionHook(HandsOnLifecycle):
                 return
             compaction, record = work
             self._finish(state, record, compaction, await drive_async(_steps(compaction, record, state)))
+        except SummaryError:
+            raise  # by choice
         except Exception as error:  # noqa: BLE001 - nothing of ours ends an Agent's run
             self._give_up(state, error)
 
@@ -200,7 +206,7 @@ class CompactionHook(HandsOnLifecycle):
         """What to do in this run, and what is remembered of it; None where compaction is switched off."""
         record = self._records.get(state)
         if record is None:
-            record = self._records[state] = RunRecord()
+            record = self._records[state] = RunRecord(memory={})
         context = state.data.get("hook_context")
         if not context or not isinstance(context, Mapping):
             return self._compaction, record
@@ -256,7 +262,7 @@ class CompactionHook(HandsOnLifecycle):
                 _warn_once(record, "on_compaction", failure)
 
     def _give_up(self, state: State, error: Exception) -> None:
-        record = self._records.setdefault(state, RunRecord())
+        record = self._records.setdefault(state, RunRecord(memory={}))
         record.index = None
         _warn_once(record, "failure", f"The conversation was not compacted: {type(error).__name__}: {error}")
 

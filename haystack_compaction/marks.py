@@ -12,11 +12,15 @@ from haystack.dataclasses import ChatMessage, TextContent, ToolCallResult
 
 from haystack_compaction.content import content_parts
 from haystack_compaction.prompts import (
+    SEPARATOR as SEPARATOR_TEXT,
+)
+from haystack_compaction.prompts import (
     collapsed_message_count,
     is_media_text,
     is_note_text,
     is_placeholder_text,
     removed_messages_in_text,
+    summary_in_text,
 )
 
 COMPACTION_META_KEY: Final = "context_compaction"
@@ -30,6 +34,7 @@ TOOL_RESULT_COLLAPSE: Final = "tool_result_collapse"
 SEPARATOR: Final = "separator"
 SLIDING_WINDOW: Final = "sliding_window"
 TRUNCATION: Final = "truncation"
+SUMMARIZATION: Final = "summarization"
 
 # Strategies whose note says how much went and no more, Haystack's own window among them.
 _OMITTING = frozenset({SEPARATOR, SLIDING_WINDOW, TRUNCATION})
@@ -93,6 +98,30 @@ def is_omission_note(message: ChatMessage) -> bool:
     return text is not None and removed_messages_in_text(text) is not None
 
 
+def is_summary(message: ChatMessage) -> bool:
+    """
+    Return whether a model's summary stands in a message, ours or one by Haystack's own summariser.
+
+    :param message: A message that compaction wrote in the place of others.
+    :returns: Whether it is known by its metadata or, without any, by its whole text.
+    """
+    if COMPACTION_META_KEY in message.meta:
+        return strategy_of(message) == SUMMARIZATION
+    text = _only_text(message)
+    return text is not None and summary_in_text(text) is not None
+
+
+def is_separator(message: ChatMessage) -> bool:
+    """
+    Return whether a message is the line between two messages of the user, which tells nothing else.
+
+    :param message: A message that compaction wrote in the place of others.
+    """
+    if COMPACTION_META_KEY in message.meta:
+        return strategy_of(message) == SEPARATOR
+    return _only_text(message) == SEPARATOR_TEXT
+
+
 def removed_message_count(message: ChatMessage) -> int | None:
     """
     Return how many messages went over the life of a conversation, as a note in their place knows it.
@@ -102,14 +131,18 @@ def removed_message_count(message: ChatMessage) -> int | None:
     """
     mark = message.meta.get(COMPACTION_META_KEY)
     if mark is not None:
-        number = mark.get("removed_messages") if isinstance(mark, dict) else None
-        if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
-            return number
+        # The second is how Haystack's summariser has it.
+        for key in ("removed_messages", "summarized_messages"):
+            number = mark.get(key) if isinstance(mark, dict) else None
+            if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+                return number
         return 0 if strategy_of(message) == SEPARATOR else None
     text = _only_text(message)
     if text is None:
         return None
-    number = removed_messages_in_text(text)
+    number, summary = removed_messages_in_text(text), summary_in_text(text)
+    if summary is not None:
+        return summary.num_removed
     return collapsed_message_count(text) if number is None else number
 
 

@@ -15,6 +15,7 @@ requests without performing them.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,6 +78,29 @@ class Call:
             return await self.async_function(**self.arguments)
         except BaseException as error:
             raise _failure(self.async_function, error) from error
+
+
+@dataclass(frozen=True)
+class Pause:
+    """
+    The request to let some time pass before the next attempt.
+
+    :param seconds: How long.
+    """
+
+    seconds: float
+
+    def perform(self) -> None:
+        """
+        Sleep.
+        """
+        time.sleep(self.seconds)
+
+    async def perform_async(self) -> None:
+        """
+        Sleep without holding up the event loop.
+        """
+        await asyncio.sleep(self.seconds)
 
 
 def _failure(function: Any, error: BaseException) -> BaseException:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from haystack import tracing
+from haystack import component, tracing
 from haystack.components.agents import Agent
 from haystack.components.agents.state import State
 from haystack.components.generators.chat import MockChatGenerator
+from haystack.core.serialization import default_to_dict
 from haystack.dataclasses import ChatMessage, ToolCall
 from haystack.tools import Tool, create_tool_from_function
 from oracle import answers
@@ -102,6 +103,55 @@ class OffByAFactor(ModelCounter):
         # Message by message, so that sums stay exact.
         parts = [super(OffByAFactor, self).count([message]) for message in messages]
         return sum(int(part * self.factor) for part in [*parts, super().count([], tools)])
+
+
+@component
+class FirstSentences:
+    """
+    A summariser that answers with the first sentence of each message it is shown, as a plain list.
+
+    :param max_chars: How much of a sentence it writes.
+    """
+
+    def __init__(self, max_chars: int = 60) -> None:
+        self.max_chars = max_chars
+        self.requests: list[list[ChatMessage]] = []
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(self, messages: list[ChatMessage]) -> dict[str, Any]:
+        self.requests.append(messages)
+        shown = shown_in(messages[-1].text or "")
+        sentences = [re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0][: self.max_chars] for _, text in shown]
+        text = "\n".join(f"- {sentence}" for sentence in sentences)
+        return {"replies": [ChatMessage.from_assistant(text)]}
+
+    def to_dict(self) -> dict[str, Any]:
+        return default_to_dict(self, max_chars=self.max_chars)
+
+
+@component
+class NoSummaries:
+    """A summariser that never writes anything."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[ChatMessage]] = []
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(self, messages: list[ChatMessage]) -> dict[str, Any]:
+        self.requests.append(messages)
+        return {"replies": []}
+
+
+def shown_in(prompt: str) -> list[tuple[str, str]]:
+    """What a summariser is shown: the heading of each piece and its text."""
+    transcript = prompt.split("<conversation_to_summarize>\n")[1].split("</conversation_to_summarize>", maxsplit=1)[0]
+    pieces: list[tuple[str, list[str]]] = []
+    for line in transcript.splitlines():
+        if line.startswith("| "):
+            pieces[-1][1].append(line[2:])
+        else:
+            pieces.append((line, []))
+    return [(head, "\n".join(lines)) for head, lines in pieces]
 
 
 Usage = Callable[[int, int], dict[str, Any] | None]

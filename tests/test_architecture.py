@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "haystack_compaction"
 
 # Low to high. A module may import from lines above its own, and not from its own.
 LAYERS = [
+    {"summaries"},
     {"arguments", "errors", "prompts", "content", "steps", "lifecycle", "serialization"},
     {"attachments", "marks", "render", "budget", "json_documents"},
     {"evidence.binding_words", "evidence.block", "evidence.values"},
@@ -23,10 +24,19 @@ LAYERS = [
     {"grouping", "ledger", "tally"},
     {"conversation_size", "changes"},
     {"conversation"},
-    {"triggers", "edits", "tool_call_groups", "collapsed_calls", "openai_format", "haystack_format"},
-    {"outcome", "validity", "oversize", "transcripts"},
+    {"collapsed_calls", "edits", "haystack_format", "openai_format", "tool_call_groups", "triggers"},
+    {"summaries.breaker", "summaries.messages", "summaries.order"},
+    {
+        "outcome",
+        "oversize",
+        "summaries.summarizer",
+        "summaries.checks",
+        "summaries.transcript",
+        "transcripts",
+        "validity",
+    },
     {"goal"},
-    {"compactor", "notes"},
+    {"compactor", "notes", "summaries.plan"},
     {
         "foreign",
         "removal",
@@ -35,8 +45,8 @@ LAYERS = [
         "compactors.tool_result_collapse",
         "compactors.tool_result_pruning",
     },
-    {"compactors.sliding_window", "compactors.truncation", "compactors.stages"},
-    {"compactors.context_window", "compactors.pipeline", "compactors.token_budget"},
+    {"compactors.sliding_window", "compactors.truncation", "compactors.stages", "summaries.rounds"},
+    {"compactors.context_window", "compactors.pipeline", "compactors.summarization", "compactors.token_budget"},
     {"compactors"},
     {"compaction"},
     {"hooks", "components"},

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from naming import shown
 
 from haystack_compaction.budget import LocalCounts, RequestSize, Usage, Window, request_size
 
@@ -38,7 +39,7 @@ class TestWindow:
         with pytest.raises(ValueError, match=rf"`context_window`.*{window}"):
             Window(window)
 
-    @pytest.mark.parametrize("window", ["128000", 1e5, None, True, [1]], ids=repr)
+    @pytest.mark.parametrize("window", ["128000", 1e5, None, True, [1]], ids=shown)
     def test_a_window_that_is_no_integer_is_refused(self, window: Any) -> None:
         with pytest.raises(TypeError, match="`context_window`"):
             Window(window)
@@ -51,7 +52,7 @@ class TestWindow:
         with pytest.raises(ValueError, match=r"`compact_at`.*`compact_to`.*0 < compact_to < compact_at <= 1"):
             Window(1000, at, to)
 
-    @pytest.mark.parametrize("value", ["0.5", None, True, [0.5]], ids=repr)
+    @pytest.mark.parametrize("value", ["0.5", None, True, [0.5]], ids=shown)
     @pytest.mark.parametrize("name", ["compact_at", "compact_to"])
     def test_a_fraction_that_is_no_number_is_refused_by_name(self, name: str, value: Any) -> None:
         with pytest.raises(TypeError, match=f"`{name}`"):
@@ -62,7 +63,7 @@ class TestWindow:
         with pytest.raises(kind, match="`max_output_tokens`"):
             Window(1000, max_output_tokens=reserve)
 
-    @pytest.mark.parametrize("reserve", ["10", 1.5, None, False], ids=repr)
+    @pytest.mark.parametrize("reserve", ["10", 1.5, None, False], ids=shown)
     def test_an_output_that_is_no_integer_is_refused(self, reserve: Any) -> None:
         with pytest.raises(TypeError, match="`max_output_tokens`"):
             Window(1000, max_output_tokens=reserve)
@@ -119,16 +120,16 @@ class TestCachedInput:
 
 
 class TestReading:
-    @pytest.mark.parametrize("meta", [{}, {"usage": None}, {"usage": "many"}, {"usage": 12}, {"usage": [1]}], ids=repr)
+    @pytest.mark.parametrize("meta", [{}, {"usage": None}, {"usage": "many"}, {"usage": 12}, {"usage": [1]}], ids=shown)
     def test_no_report_is_none(self, meta: dict[str, Any]) -> None:
         assert Usage.of(meta) is None
 
-    @pytest.mark.parametrize("value", [None, "12", [1], float("nan"), float("inf"), True, {}], ids=repr)
+    @pytest.mark.parametrize("value", [None, "12", [1], float("nan"), float("inf"), True, {}], ids=shown)
     def test_a_number_that_is_none_counts_as_missing(self, value: Any) -> None:
         usage = usage_of(prompt_tokens=value, completion_tokens=value)
         assert (usage.input_tokens, usage.context_tokens) == (0, 0)
 
-    @pytest.mark.parametrize("value", ["many", [5], None, 7], ids=repr)
+    @pytest.mark.parametrize("value", ["many", [5], None, 7], ids=shown)
     def test_details_that_are_none_are_passed_over(self, value: Any) -> None:
         usage = usage_of(
             prompt_tokens=100, completion_tokens=9, prompt_tokens_details=value, completion_tokens_details=value

@@ -16,6 +16,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.token_counters import ApproximateTokenCounter
 from haystack.tools import Tool, Toolset
 from hypothesis import given, settings
+from naming import shown
 from oracle import RecordingCounter
 
 from haystack_compaction import CachedTokenCounter, EstimatedTokenCounter, TiktokenCounter
@@ -498,7 +499,7 @@ class TestSettings:
     def test_its_repr_is_how_it_was_made(self) -> None:
         assert repr(CachedTokenCounter(EstimatedTokenCounter())) == f"CachedTokenCounter({ESTIMATE!r})"
 
-    @pytest.mark.parametrize("wrong", [None, 5, "text", ["list"], EstimatedTokenCounter, object()], ids=repr)
+    @pytest.mark.parametrize("wrong", [None, 5, "text", ["list"], EstimatedTokenCounter, object()], ids=shown)
     def test_what_is_no_counter_is_named(self, wrong: Any) -> None:
         with pytest.raises(TypeError, match="`token_counter`"):
             CachedTokenCounter(wrong)

@@ -13,6 +13,7 @@ from haystack.components.builders import ChatPromptBuilder
 from haystack.components.generators.chat import MockChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.tools import Toolset
+from naming import shown
 from oracle import Facts, GarbageCounter, RaisingCounter, RecordingCounter, broken_rules
 
 from haystack_compaction import (
@@ -148,7 +149,7 @@ class TestFunction:
             ({"target_tokens": True}, TypeError, "target_tokens"),
             ({"target_tokens": "10"}, TypeError, "target_tokens"),
         ],
-        ids=repr,
+        ids=shown,
     )
     def test_a_bad_argument_is_refused_by_name(
         self, apply: Any, settings: dict[str, Any], kind: type[Exception], name: str
@@ -174,7 +175,7 @@ class TestConstructor:
             ({"target_tokens": 100, "token_counter": "estimate"}, TypeError, "token_counter"),
             ({"target_tokens": 100, "on_compaction": "print"}, TypeError, "on_compaction"),
         ],
-        ids=repr,
+        ids=shown,
     )
     def test_a_bad_argument_is_refused_by_name(
         self, settings: dict[str, Any], kind: type[Exception], name: str
@@ -277,7 +278,7 @@ class TestComponent:
         assert same_objects(messages, objects)
         assert broken_rules(messages, changed, None, COUNTER, facts=Facts(cuts_newest=True)) == []
 
-    @pytest.mark.parametrize("messages", [None, "text", [None], [U("go"), "text"], [{"role": "user"}]], ids=repr)
+    @pytest.mark.parametrize("messages", [None, "text", [None], [U("go"), "text"], [{"role": "user"}]], ids=shown)
     @pytest.mark.parametrize("settings", [{"context_window": 600}, {"target_tokens": 300}], ids=["window", "target"])
     async def test_anything_but_messages_is_refused_by_name(self, messages: Any, settings: dict[str, Any]) -> None:
         compacting = component_for(**settings)
@@ -381,7 +382,7 @@ class TestReport:
             {"compactor": ToolResultPruningCompactor(trigger=Never())},
             {"compactor": ToolResultPruningCompactor(trigger=Always(), clear_tool_inputs=True)},
         ],
-        ids=repr,
+        ids=shown,
     )
     def test_it_is_plain_data(self, settings: dict[str, Any]) -> None:
         report = self.report(**settings)

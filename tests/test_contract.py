@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from agents import FirstSentences, NoSummaries
 from conversations import SHAPES, A, S, T, U, agent_state, file, note, prose, random_conversation, step, steps
 from haystack.core.serialization import allow_deserialization_module
 from haystack.dataclasses import ChatMessage
 from haystack.token_counters import ApproximateTokenCounter
+from naming import shown
 from oracle import Facts, GarbageCounter, RaisingCounter, RecordingCounter, StrictCounter, broken_rules
 
 from haystack_compaction import (
@@ -32,6 +34,7 @@ from haystack_compaction import (
     PipelineCompactor,
     SelectiveToolCallCompactor,
     SlidingWindowCompactor,
+    SummarizationCompactor,
     TokenBudgetCompactor,
     TokensBelow,
     TokensExceed,
@@ -64,6 +67,7 @@ def tools_only(group: MessageGroup) -> str:
 
 # A function in a saved pipeline is imported only from a module that is trusted.
 allow_deserialization_module(__name__)
+allow_deserialization_module("agents")
 
 WINDOW = Facts(removes=True, notes=True, rewrites=frozenset())
 SILENT_WINDOW = Facts(removes=True, notes=True, rewrites=frozenset(), keeps_newest_step=False)
@@ -246,7 +250,56 @@ COMPACTORS |= {
 
 WITH_FOREIGN_STAGES = ("four stages, a foreign one among them", "a foreign stage first", "stages within a stage")
 
+SUMMARIES = Facts(removes=True, notes=True, rewrites=frozenset())
+
+COMPACTORS |= {
+    "summaries": (lambda: SummarizationCompactor(FirstSentences(), max_attempts=1), SUMMARIES),
+    "summaries in small calls": (
+        lambda: SummarizationCompactor(
+            FirstSentences(20), max_attempts=1, max_summary_input_tokens=600, evidence_tokens=0
+        ),
+        SUMMARIES,
+    ),
+    "summaries, no step kept": (
+        lambda: SummarizationCompactor(
+            FirstSentences(), max_attempts=1, min_keep_steps=0, approximate_summary_tokens=100
+        ),
+        replace(SUMMARIES, keeps_newest_step=False),
+    ),
+    "summaries, two steps kept": (
+        lambda: SummarizationCompactor(
+            FirstSentences(20), max_attempts=1, min_keep_steps=2, approximate_summary_tokens=50, evidence_tokens=0
+        ),
+        SUMMARIES,
+    ),
+    "summaries, some pinned": (
+        lambda: SummarizationCompactor(
+            FirstSentences(20),
+            max_attempts=1,
+            pin_meta_keys=("source",),
+            pin_first_user_message=True,
+            min_keep_groups=2,
+        ),
+        SUMMARIES,
+    ),
+    "summaries by count": (
+        lambda: SummarizationCompactor(FirstSentences(20), max_attempts=1, keep_last_messages=3, evidence_tokens=0),
+        replace(SUMMARIES, own_goal=True),
+    ),
+    "summaries with a goal of its own": (
+        lambda: SummarizationCompactor(
+            FirstSentences(), max_attempts=1, trigger=MessagesExceed(3), target=TokensBelow(300)
+        ),
+        replace(SUMMARIES, own_goal=True),
+    ),
+    "summaries that fail, with a window": (
+        lambda: SummarizationCompactor(NoSummaries(), max_attempts=1, fallback=SlidingWindowCompactor()),
+        WINDOW,
+    ),
+}
+
 KEEPS_TWO_STEPS = {
+    "media",
     "stages, some pinned",
     "pruning, two steps kept",
     "pruning, some pinned",
@@ -263,6 +316,10 @@ VALID_SHAPES = [
 
 each_compactor = pytest.mark.parametrize("compactor", COMPACTORS)
 each_shape = pytest.mark.parametrize("shape", SHAPES)
+# One setting of each class, for what does not hang on settings.
+each_class = pytest.mark.parametrize(
+    "compactor", {type(make()): name for name, (make, _) in COMPACTORS.items()}.values()
+)
 
 
 def made(compactor: str) -> tuple[Any, Facts]:
@@ -480,7 +537,7 @@ class TestCountersOfUnknownKind:
 
 
 class TestCountersThatFail:
-    @each_compactor
+    @each_class
     @pytest.mark.parametrize("shape", VALID_SHAPES)
     async def test_fault_25_no_counter_is_asked_for_a_fragment(self, compactor: str, shape: str) -> None:
         if compactor in WITH_FOREIGN_STAGES:
@@ -501,7 +558,7 @@ class TestCountersThatFail:
         counter = StrictCounter(messages, end_may_go=not made(compactor)[1].keeps_newest_step)
         assert made(compactor)[0].compact(messages, 0, counter) is not None
 
-    @each_compactor
+    @each_class
     @each_shape
     async def test_fault_25_a_counter_that_raises_changes_nothing_and_ends_nothing(
         self, compactor: str, shape: str
@@ -512,8 +569,8 @@ class TestCountersThatFail:
             assert await way(made(compactor)[0], messages, 0, RaisingCounter()) is None
         assert messages == before
 
-    @each_compactor
-    @pytest.mark.parametrize("answer", [None, -1, "x", float("nan"), 1e400, [], True, {}], ids=repr)
+    @each_class
+    @pytest.mark.parametrize("answer", [None, -1, "x", float("nan"), 1e400, [], True, {}], ids=shown)
     async def test_what_is_no_count_changes_nothing_and_ends_nothing(self, compactor: str, answer: Any) -> None:
         for shape in ("plain steps", "reasoning (6)", "orphans", "large arguments (36)"):
             messages = SHAPES[shape]()
@@ -575,7 +632,7 @@ class TestInsideOurHook:
 class TestInsideHaystacksHook:
     """Any compactor of ours works in the hook that Haystack ships."""
 
-    @each_compactor
+    @each_class
     @each_shape
     @pytest.mark.parametrize("run", ["run", "run_async"])
     async def test_the_contract_holds(self, compactor: str, shape: str, run: str) -> None:
@@ -606,14 +663,14 @@ class TestInsideHaystacksHook:
 
 
 class TestBadInput:
-    @each_compactor
+    @each_class
     @pytest.mark.parametrize("way", [directly, asynchronously], ids=lambda way: way.__name__)
-    @pytest.mark.parametrize("messages", [None, "text", 7, [None], [U("go"), "text"], [{"role": "user"}]], ids=repr)
+    @pytest.mark.parametrize("messages", [None, "text", 7, [None], [U("go"), "text"], [{"role": "user"}]], ids=shown)
     async def test_anything_but_messages_is_refused_by_name(self, compactor: str, way: Way, messages: Any) -> None:
         with pytest.raises(TypeError, match="`messages`"):
             await way(made(compactor)[0], messages, 100, EstimatedTokenCounter())
 
-    @each_compactor
+    @each_class
     @pytest.mark.parametrize("way", [directly, asynchronously], ids=lambda way: way.__name__)
     @pytest.mark.parametrize(
         ("target", "kind"), [("100", TypeError), (1.5, TypeError), (True, TypeError), (-1, ValueError)]
@@ -624,9 +681,9 @@ class TestBadInput:
         with pytest.raises(kind, match="`target_tokens`"):
             await way(made(compactor)[0], [U("go"), *step("a")], target, EstimatedTokenCounter())
 
-    @each_compactor
+    @each_class
     @pytest.mark.parametrize("way", [directly, asynchronously], ids=lambda way: way.__name__)
-    @pytest.mark.parametrize("counter", ["o200k_base", 4, object(), EstimatedTokenCounter], ids=repr)
+    @pytest.mark.parametrize("counter", ["o200k_base", 4, object(), EstimatedTokenCounter], ids=shown)
     async def test_a_counter_that_cannot_count_is_refused_by_name(self, compactor: str, way: Way, counter: Any) -> None:
         with pytest.raises(TypeError, match="`token_counter`"):
             await way(made(compactor)[0], [U("go"), *step("a")], 10, counter)

@@ -157,6 +157,10 @@ class TestPairing:
             ("b", "of b", 1),
         ]
 
+    def test_a_result_without_a_call_is_an_exchange_without_a_call(self) -> None:
+        (exchange,) = MessageIndex([T("a", "of a")]).groups[0].exchanges()
+        assert (exchange.call, exchange.result.result, exchange.position) == (None, "of a", 0)
+
     def test_a_call_without_a_result_is_an_exchange_without_a_result(self) -> None:
         exchanges = MessageIndex([A(calls=["a", "b"]), T("b", "of b")]).groups[0].exchanges()
         open_one = next(exchange for exchange in exchanges if exchange.call.id == "a")
@@ -208,6 +212,10 @@ class TestCallsWithoutResults:
     def test_a_result_without_a_call_is_a_group_of_its_own(self) -> None:
         index = MessageIndex([T("x", "lost"), U("go"), *step("a"), T("a", "a second answer")])
         assert [list(group.positions) for group in index.groups if group.is_orphan] == [[0], [4]]
+
+    def test_a_result_without_its_call_is_an_exchange_without_one(self) -> None:
+        (exchange,) = MessageIndex([T("nobody", "text"), U("go")]).groups[0].exchanges()
+        assert (exchange.call, exchange.result.result, exchange.position) == (None, "text", 0)
 
     @pytest.mark.parametrize("seed", range(30))
     def test_the_orphans_of_a_random_conversation_are_the_results_that_answer_nothing(self, seed: int) -> None:

@@ -23,6 +23,7 @@ from conversations import A, S, T, U, agent_state, image, in_one_message, prose,
 from haystack import tracing
 from haystack.components.agents.state import State
 from haystack.dataclasses import ChatMessage, TextContent
+from naming import shown
 from oracle import Facts, RaisingCounter, RecordingCounter, broken_rules
 
 from haystack_compaction import (
@@ -100,7 +101,7 @@ class TestConstructor:
             ({"on_compaction": "print"}, TypeError, "on_compaction"),
             ({"on_compaction": 5}, TypeError, "on_compaction"),
         ],
-        ids=repr,
+        ids=shown,
     )
     def test_a_bad_argument_is_refused_by_name(
         self, settings: dict[str, Any], kind: type[Exception], name: str
@@ -118,7 +119,7 @@ class TestConstructor:
             ({"min_freed_tokens": -77}, "-77"),
             ({"max_result_tokens": -88}, "-88"),
         ],
-        ids=repr,
+        ids=shown,
     )
     def test_a_refusal_gives_the_value(self, settings: dict[str, Any], value: str) -> None:
         arguments = {"context_window": 1000, **settings}
@@ -403,7 +404,7 @@ class TestState:
         hook_for(8000).run(state)
         assert ModelCounter().count(state.data["messages"]) <= 3200
 
-    @pytest.mark.parametrize("value", [None, "many", -5, 1.5], ids=repr)
+    @pytest.mark.parametrize("value", [None, "many", -5, 1.5], ids=shown)
     def test_context_tokens_that_are_no_count_are_none(self, value: Any) -> None:
         state = state_of(conversation())
         state.data["context_tokens"] = value

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import FirstSentences
 from conversations import agent_state
 from haystack.components.agents.state import State
 from haystack.dataclasses import ChatMessage
@@ -15,6 +16,7 @@ from haystack_compaction import (
     ChatMessageCompactor,
     CompactionHook,
     EstimatedTokenCounter,
+    SummarizationCompactor,
     ToolResultPruningCompactor,
     apply_compaction,
 )
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.skipif(
 COUNTER = EstimatedTokenCounter()
 PRUNING = Facts()
 IN_THE_HOOK = Facts(cuts_newest=True)
+SUMMARIES = Facts(removes=True, notes=True, rewrites=frozenset())
 CLEARING = Facts(rewrites=frozenset({"tool", "assistant"}), cuts_inputs=True)
 
 _loaded: dict[str, list[Any]] = {}
@@ -151,3 +154,42 @@ class TestThroughTheHook:
         after = state.data["messages"]
         if not same_objects(after, given):
             assert broken_rules(given, after, None, COUNTER, facts=IN_THE_HOOK) == [], where
+
+
+class TestSummaries:
+    """With a summariser that answers with the first sentence of each message it is shown."""
+
+    @each_run
+    @pytest.mark.parametrize("share", [0.75, 0.4, 0.1])
+    def test_the_result_is_smaller_or_the_same_and_no_call_too_large(
+        self, file: str, number: int, share: float
+    ) -> None:
+        messages = recorded(file)[number].messages
+        before = copy.deepcopy(messages)
+        target = int(COUNTER.count(messages) * share)
+        summariser = FirstSentences()
+        compactor = SummarizationCompactor(summariser, max_attempts=1)
+        after = compactor.compact(messages, target, COUNTER)
+        assert messages == before
+        assert broken_rules(messages, after, target, COUNTER, facts=SUMMARIES) == []
+        assert all(COUNTER.count(request) <= 8000 for request in summariser.requests)
+        if after is not None:
+            assert compactor.compact(after, target, COUNTER) is None
+
+    @each_run
+    def test_ten_passes_over_a_growing_conversation_keep_the_summary_bounded(self, file: str, number: int) -> None:
+        recording = recorded(file)[number].messages
+        target = int(COUNTER.count(recording) * 0.4)
+        summariser = FirstSentences()
+        compactor = SummarizationCompactor(summariser, max_attempts=1, approximate_summary_tokens=200)
+        messages: list[ChatMessage] = []
+        for start in range(10):
+            messages = [*messages, *recording[start * len(recording) // 10 : (start + 1) * len(recording) // 10]]
+            after = compactor.compact(messages, target, COUNTER)
+            assert broken_rules(messages, after, target, COUNTER, facts=SUMMARIES) == []
+            messages = messages if after is None else after
+            for message in messages:
+                if (message.meta.get("context_compaction") or {}).get("strategy") == "summarization":
+                    # Half as long again as expected, the marks, and evidence of at most a fifth of the target.
+                    assert COUNTER.count([message]) <= 300 + 80 + max(target // 5, 100)
+        assert all(COUNTER.count(request) <= 8000 for request in summariser.requests)

@@ -15,6 +15,7 @@ from haystack.components.agents import Agent
 from haystack.components.generators.chat import MockChatGenerator
 from haystack.dataclasses import ChatMessage, ToolCall
 from haystack.token_counters import ApproximateTokenCounter
+from naming import shown
 
 from haystack_compaction import (
     AllOf,
@@ -422,7 +423,7 @@ class TestMistakes:
         data["init_parameters"][name] = value
         assert f"`{name}`" in self.error_of(self.component_text("token_counter", data))
 
-    @pytest.mark.parametrize("parameters", [{"n": -4}, {"n": "many"}, {"n": 1.5}, {}, None, {"m": 4}], ids=repr)
+    @pytest.mark.parametrize("parameters", [{"n": -4}, {"n": "many"}, {"n": 1.5}, {}, None, {"m": 4}], ids=shown)
     def test_in_a_trigger(self, parameters: Any) -> None:
         data = {"type": "haystack_compaction.triggers.TokensExceed", "init_parameters": parameters}
         error = self.error_of(self.component_text("trigger", data, inside="compactor"))

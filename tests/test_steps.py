@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from naming import shown
 
 from haystack_compaction import Call, ask
 from haystack_compaction.steps import drive, drive_async
@@ -97,7 +98,7 @@ class TestDrivers:
     async def test_work_without_a_request_returns_its_value(self, driver: Driver) -> None:
         assert await driver(adding()) == 0
 
-    @pytest.mark.parametrize("value", [None, 0, False, [], "x"], ids=repr)
+    @pytest.mark.parametrize("value", [None, 0, False, [], "x"], ids=shown)
     async def test_any_value_may_be_returned(self, driver: Driver, value: Any) -> None:
         def steps() -> Work:
             answer = yield from ask(Call(lambda: value))

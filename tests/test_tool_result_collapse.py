@@ -27,6 +27,7 @@ from haystack.core.errors import DeserializationError
 from haystack.core.serialization import allow_deserialization_module
 from haystack.dataclasses import ChatMessage, ReasoningContent, TextContent
 from hypothesis import given, settings
+from naming import shown
 from oracle import Facts, RecordingCounter, broken_rules, orphans
 
 from haystack_compaction import (
@@ -158,7 +159,7 @@ class TestTheMessage:
         )
         assert notes_in(after)[0].splitlines()[1] == "- lookup -> [image/png one] [image/png two]"
 
-    @pytest.mark.parametrize("empty", ["", " \n ", []], ids=repr)
+    @pytest.mark.parametrize("empty", ["", " \n ", []], ids=shown)
     def test_an_empty_result_is_told_as_empty(self, empty: Any) -> None:
         lines = note_of(A(calls=["a", "b"]), T("a", empty), T("b", prose(2000))).splitlines()
         assert lines[1] == "- lookup -> (empty)"
@@ -378,7 +379,7 @@ class TestWhatAToolSaysStaysInItsLine:
     )
 
     @pytest.mark.parametrize(
-        "end", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"], ids=repr
+        "end", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"], ids=shown
     )
     def test_no_text_forges_a_line(self, end: str) -> None:
         forged = self.FORGED.replace("\n", end) + prose(3000)

@@ -28,6 +28,7 @@ from conversations import (
 )
 from haystack.dataclasses import ChatMessage, TextContent
 from haystack.token_counters import ApproximateTokenCounter
+from naming import shown
 from oracle import Facts, RecordingCounter, broken_rules
 
 from haystack_compaction import (
@@ -418,7 +419,7 @@ class TestToolInputs:
     def test_arguments_stay_by_default(self) -> None:
         assert prune(SHAPES["large arguments (36)"]()) is None
 
-    @pytest.mark.parametrize("clear", [True, ("write_file",), ["write_file"]], ids=repr)
+    @pytest.mark.parametrize("clear", [True, ("write_file",), ["write_file"]], ids=shown)
     def test_fault_36_old_arguments_are_cut(self, clear: Any) -> None:
         messages = SHAPES["large arguments (36)"]()
         after = prune(messages, clear_tool_inputs=clear)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conversations import A, S, U, prose, step, steps
+from naming import shown
 
 from haystack_compaction import (
     AllOf,
@@ -85,7 +86,9 @@ class TestWhatFires:
         assert trigger(count - 1)(index_of()) is True
         assert trigger(count)(index_of()) is False
 
-    @pytest.mark.parametrize("trigger", [TokensExceed(0), MessagesExceed(0), GroupsExceed(0), TurnsExceed(0)], ids=repr)
+    @pytest.mark.parametrize(
+        "trigger", [TokensExceed(0), MessagesExceed(0), GroupsExceed(0), TurnsExceed(0)], ids=shown
+    )
     def test_nothing_exceeds_zero_in_an_empty_conversation(self, trigger: Any) -> None:
         assert trigger(index_of([])) is False
         assert trigger(index_of()) is True
@@ -121,8 +124,8 @@ class TestWhatFires:
 
 
 class TestCombinations:
-    @pytest.mark.parametrize("left", [Always(), Never()], ids=repr)
-    @pytest.mark.parametrize("right", [Always(), Never()], ids=repr)
+    @pytest.mark.parametrize("left", [Always(), Never()], ids=shown)
+    @pytest.mark.parametrize("right", [Always(), Never()], ids=shown)
     def test_they_follow_logic(self, left: Any, right: Any) -> None:
         index = index_of()
         assert AllOf(left, right)(index) is (left(index) and right(index))
@@ -218,7 +221,7 @@ class TestSerialisation:
 
 class TestBadArguments:
     @each_numbered
-    @pytest.mark.parametrize("value", ["5", 1.5, True, None, [5]], ids=repr)
+    @pytest.mark.parametrize("value", ["5", 1.5, True, None, [5]], ids=shown)
     def test_a_number_of_another_type_is_refused_by_name(self, name: str, value: object) -> None:
         with pytest.raises(TypeError, match=r"`\w+` must") as failure:
             NUMBERED[name](value)
@@ -229,14 +232,14 @@ class TestBadArguments:
         with pytest.raises(ValueError, match=r"`\w+` must.*-1"):
             NUMBERED[name](-1)
 
-    @pytest.mark.parametrize("value", [3, "TokensExceed", None, Always], ids=repr)
+    @pytest.mark.parametrize("value", [3, "TokensExceed", None, Always], ids=shown)
     @pytest.mark.parametrize("combine", [AllOf, AnyOf, Not])
     def test_what_is_no_trigger_cannot_be_combined(self, combine: Callable[..., Any], value: object) -> None:
         with pytest.raises(TypeError, match=r"`\w+`"):
             combine(value)
 
     @pytest.mark.parametrize("argument", ["trigger", "target"])
-    @pytest.mark.parametrize("value", [3, "always", Always], ids=repr)
+    @pytest.mark.parametrize("value", [3, "always", Always], ids=shown)
     def test_a_compactor_refuses_what_is_no_trigger_by_name(self, argument: str, value: object) -> None:
         with pytest.raises(TypeError, match=f"`{argument}`"):
             ToolResultPruningCompactor(**{argument: value})

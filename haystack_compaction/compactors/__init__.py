@@ -7,6 +7,7 @@ from haystack_compaction.compactors.media import MediaCompactor
 from haystack_compaction.compactors.pipeline import PipelineCompactor
 from haystack_compaction.compactors.selective_tool_call import SelectiveToolCallCompactor
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
+from haystack_compaction.compactors.summarization import SummarizationCompactor
 from haystack_compaction.compactors.token_budget import TokenBudgetCompactor
 from haystack_compaction.compactors.tool_result_collapse import ToolResultCollapseCompactor
 from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
@@ -18,6 +19,7 @@ __all__ = [
     "PipelineCompactor",
     "SelectiveToolCallCompactor",
     "SlidingWindowCompactor",
+    "SummarizationCompactor",
     "TokenBudgetCompactor",
     "ToolResultCollapseCompactor",
     "ToolResultPruningCompactor",

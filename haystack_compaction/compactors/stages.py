@@ -67,7 +67,7 @@ class Composition(HandsOnLifecycle, Compactor):
 
     def _run_as(self, *compactors: Compactor) -> None:
         """Settle what is run, with the common settings of the whole beside those of each."""
-        object.__setattr__(self, "_stages", tuple(_under_settings_of(self, compactor) for compactor in compactors))
+        object.__setattr__(self, "_stages", tuple(under_settings_of(self, compactor) for compactor in compactors))
 
     def plan(self, index: MessageIndex, target_tokens: int | None) -> Plan:
         """
@@ -253,7 +253,7 @@ def as_stages(name: str, value: Any) -> tuple[Compactor, ...]:
     return tuple(as_compactor(f"{name}[{number}]", entry) for number, entry in enumerate(value))
 
 
-def _under_settings_of(whole: Compactor, compactor: Compactor) -> Compactor:
+def under_settings_of(whole: Compactor, compactor: Compactor) -> Compactor:
     """
     Return a stage that keeps what the whole was told to keep, and goes by the whole's target where it has none.
 
