@@ -176,14 +176,18 @@ def is_reduced_result(message: ChatMessage) -> bool:
             return True
         if strategy_of(message) == TOOL_RESULT_CUT:
             return False
-    return all(_is_spent(part) for part in content_parts(message) if isinstance(part, ToolCallResult))
+    parts = content_parts(message)
+    if len(parts) == 1:
+        part = parts[0]
+        return not isinstance(part, ToolCallResult) or _is_spent(part)
+    return all(_is_spent(part) for part in parts if isinstance(part, ToolCallResult))
 
 
 def _is_spent(result: ToolCallResult) -> bool:
     """Whether a result's whole content is text of ours."""
-    if isinstance(result.result, str):
-        return is_placeholder_text(result.result) or is_media_text(result.result)
     blocks = result.result
+    if isinstance(blocks, str):
+        return blocks.startswith("[") and (is_placeholder_text(blocks) or is_media_text(blocks))
     return bool(blocks) and all(isinstance(block, TextContent) and is_media_text(block.text) for block in blocks)
 
 

@@ -132,11 +132,14 @@ class NoteWriter:
             or more would have gone than was needed.
         """
         number, kept = removed_messages(gone), self._index.included_message_count - (before is not None)
-        bare_tokens = self._tokens(self._style.message(removed_messages=number, kept_messages=kept))
+        bare = self._style.message(removed_messages=number, kept_messages=kept)
+        bare_tokens = self._tokens(bare)
 
         def with_evidence(evidence: str) -> Written:
+            if not evidence:
+                return Written(bare, bare_tokens, bare_tokens, evidence)
             message = self._style.message(removed_messages=number, kept_messages=kept, evidence=evidence)
-            return Written(message, self._tokens(message) if evidence else bare_tokens, bare_tokens, evidence)
+            return Written(message, self._tokens(message), bare_tokens, evidence)
 
         room = min(self._budget_within(limits), limits.note_tokens - bare_tokens)
         if limits.evidence_tokens is not None:
@@ -187,7 +190,7 @@ class NoteWriter:
         return self._budget
 
     def _tokens(self, message: ChatMessage) -> int:
-        return sum(self._index.ledger.meter.message_tokens([message], valid=True))
+        return self._index.ledger.meter.notes_tokens([message])[0]
 
 
 def is_foldable(group: MessageGroup) -> bool:

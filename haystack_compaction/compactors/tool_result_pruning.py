@@ -3,6 +3,7 @@ Old tool results become placeholders: the gentlest strategy, because nothing but
 """
 
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -165,29 +166,27 @@ class ToolResultPruningCompactor(Compactor):
         """The message with placeholders for its results, or None where there is nothing to take."""
         if is_reduced_result(message):
             return None
-        before = content_parts(message)
+        parts = content_parts(message)
         # Nearly every message holds one result, and then what it costs is what the message costs.
-        sizes = ((0, original_tokens),) if len(before) == 1 else _tokens_of_results(before, original_tokens)
-        parts = None
-        for number, tokens in sizes:
-            shorter = self._without_content(group, before[number]) if tokens > self.min_tokens else None
-            if shorter is not None:
-                parts = list(before) if parts is None else parts
-                parts[number] = shorter
-        if parts is None:
+        sizes = (original_tokens,) if len(parts) == 1 else _tokens_of_parts(parts, original_tokens)
+        shorter = [
+            self._without_content(group, part) if tokens > self.min_tokens else part
+            for part, tokens in zip(parts, sizes, strict=True)
+        ]
+        if all(map(operator.is_, shorter, parts)):
             return None
         meta = message.meta
         if COMPACTION_META_KEY in meta:
             original_tokens = original_tokens_of(message, original_tokens)
-        return with_parts(message, parts, marked(meta, TOOL_RESULT_PRUNING, original_tokens=original_tokens))
+        return with_parts(message, shorter, marked(meta, TOOL_RESULT_PRUNING, original_tokens=original_tokens))
 
-    def _without_content(self, group: MessageGroup, result: ContentPart) -> ToolCallResult | None:
-        """A result with the placeholder for its content, or None where it is to stay."""
+    def _without_content(self, group: MessageGroup, result: ContentPart) -> ContentPart:
+        """A result with the placeholder for its content, or as it is where it is to stay."""
         if not isinstance(result, ToolCallResult):
-            return None
+            return result
         name = result.origin.tool_name or _name_of_call(group, result) or "this tool"
         if name in self.exclude_tools:
-            return None
+            return result
         # `replace`, because a placeholder of one's own may hold other braces, such as JSON.
         text = self.placeholder.replace("{tool_name}", name)
         if result.error and self.keep_error_chars:
@@ -223,11 +222,12 @@ def _name_of_call(group: MessageGroup, result: ToolCallResult) -> str:
     return ""
 
 
-def _tokens_of_results(parts: Sequence[ContentPart], tokens: int) -> list[tuple[int, int]]:
-    """Share out what a message costs among its results."""
-    results = [(number, part) for number, part in enumerate(parts) if isinstance(part, ToolCallResult)]
-    weights = [_ESTIMATE.count([ChatMessage.from_tool(part.result, origin=part.origin)]) for _, part in results]
-    return [(number, share) for (number, _), share in zip(results, shared_out(tokens, weights), strict=True)]
+def _tokens_of_parts(parts: Sequence[ContentPart], tokens: int) -> list[int]:
+    """Share out what a message costs among its results; other parts have no share."""
+    results = [part for part in parts if isinstance(part, ToolCallResult)]
+    weights = [_ESTIMATE.count([ChatMessage.from_tool(part.result, origin=part.origin)]) for part in results]
+    shares = iter(shared_out(tokens, weights))
+    return [next(shares) if isinstance(part, ToolCallResult) else 0 for part in parts]
 
 
 def _text_of(result: ToolCallResult) -> str:
