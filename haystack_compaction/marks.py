@@ -149,7 +149,8 @@ def removed_message_count(message: ChatMessage) -> int | None:
 def _only_text(message: ChatMessage) -> str | None:
     parts = content_parts(message)
     part = parts[0] if len(parts) == 1 else None
-    return part.text if isinstance(part, TextContent) else None
+    # Haystack 3.1 keeps the list of parts as it is where it loads one from OpenAI's format.
+    return part.text if isinstance(part, TextContent) and isinstance(part.text, str) else None
 
 
 def is_reduced(message: ChatMessage) -> bool:

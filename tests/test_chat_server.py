@@ -149,7 +149,7 @@ SHAPES: dict[str, tuple[list[ChatMessage], Said]] = {
         ),
     ),
     "an assistant message that says nothing": (
-        [U("go"), A(), U("and?")],
+        [U("go"), A(""), U("and?")],
         says("Invalid 'messages[1].content': empty string.", "messages[1].content", "empty_string"),
     ),
     "an id of 41 characters": (
@@ -218,7 +218,7 @@ class TestTheOrderOfMessages:
 
     def test_the_rules_that_openai_itself_does_not_have_can_be_left_out(self, chat_server: ChatServer) -> None:
         chat_server.strict = False
-        assert ask(chat_server, [U("go"), A(), U("and?")]).text == "OK"
+        assert ask(chat_server, [U("go"), A(""), U("and?")]).text == "OK"
 
 
 def body_with(**changes: Any) -> dict[str, Any]:

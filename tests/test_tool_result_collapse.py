@@ -427,6 +427,8 @@ class TestASecondPass:
         images = any(message.images or message.files for message in after)
         if images or any(not isinstance(r.result, str) for m in after for r in m.tool_call_results):
             return
+        if any(not (m.text or m.tool_calls or m.tool_call_results) for m in after):
+            pytest.skip("Haystack 3.1 cannot write a message that only reasons in OpenAI's format")
         loaded = as_loaded_from_openai(after)
         kinds = [group.kind for group in MessageIndex(loaded).groups]
         assert kinds == [group.kind for group in MessageIndex(after).groups]
